@@ -1,0 +1,43 @@
+# Molt's build. What is fetched or shared lies in the user's cache, ${XDG_CACHE_HOME:-~/.cache}/molt.
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.DEFAULT_GOAL := help
+.PHONY: help go build lib quickstart test lint loc bench soak
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+go:
+	@scripts/need go c++
+
+build: go lib ## build the library and every Go package
+	go build ./...
+
+lib: ## build libmolt.so against libtorch (LIBTORCH=dir: against that one)
+	@scripts/lib
+
+quickstart: go lib ## train a small model on this machine, a few minutes
+	@scripts/fetch model >/dev/null
+	go run ./cmd/molt -config configs/quickstart.toml
+
+test: build ## vet and run every test, at most 15 minutes
+	@scripts/fetch model >/dev/null
+	go vet ./...
+	go test -count=1 -timeout 15m ./...
+
+lint: go ## formatting, vet, staticcheck, package layout
+	@files="$$(gofmt -l .)"; [ -z "$$files" ] || { echo "not in gofmt's form:"; echo "$$files"; exit 1; }
+	go vet ./...
+	go run $(STATICCHECK) ./...
+	go test -count=1 -run '^TestLayout' .
+
+loc: ## lines per package; fails over the budget
+	@scripts/loc
+
+bench: go lib ## paired benchmarks, a JSON line each (ONLY=name: some)
+	@scripts/fetch model >/dev/null
+	@go run ./bench $(ONLY)
+
+soak: build ## long stress, kills, real-model learning
+	@scripts/fetch model >/dev/null
+	go test -count=1 -timeout 6h -tags soak -run '^TestSoak' -v ./...

@@ -1,0 +1,97 @@
+// What the files of libmolt share: the slab of handles, scopes and the guard that turns C++ exceptions into messages.
+#pragma once
+#include <ATen/ATen.h>
+#include <string.h>
+#include <atomic>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+#include "molt.h"
+
+namespace molt {
+
+struct Scope {
+  bool grad = false;
+  uint64_t thread = 0;
+  mt_scope parent = 0;
+  int children = 0;
+  std::vector<mt_tensor> own;
+};
+
+// A slab hands out numbers for objects that never move: low half slot, high half generation (0 is never used).
+template <class T>
+class Slab {
+ public:
+  uint64_t put(T value) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.empty()) grow();
+    uint32_t i = free_.back();
+    free_.pop_back();
+    Slot& slot = at(i);
+    slot.value = std::move(value);
+    live_++;
+    return uint64_t(slot.generation.load()) << 32 | i;
+  }
+  T& get(uint64_t handle, const char* what) {
+    uint32_t i = uint32_t(handle);
+    if (handle == 0 || (i >> kShift) >= uint32_t(blocks_.load(std::memory_order_acquire)))
+      throw std::runtime_error(std::string("no such ") + what);
+    Slot& slot = at(i);
+    if (slot.generation.load(std::memory_order_relaxed) != uint32_t(handle >> 32))
+      throw std::runtime_error(std::string("use of a ") + what + " after its scope was closed");
+    return slot.value;
+  }
+  void drop(const std::vector<uint64_t>& handles) {
+    for (uint64_t h : handles) {
+      Slot& slot = at(uint32_t(h));
+      slot.generation++;
+      slot.value = T();  // outside the lock: it may free a whole graph
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (uint64_t h : handles) free_.push_back(uint32_t(h));
+    live_ -= int64_t(handles.size());
+  }
+  int64_t live() const { return live_; }
+
+ private:
+  struct Slot {
+    T value;
+    std::atomic<uint32_t> generation{1};
+  };
+  static constexpr int kShift = 12, kBlocks = 1 << 14;
+  Slot& at(uint32_t i) { return slots_[i >> kShift][i & ((1 << kShift) - 1)]; }
+  void grow() {
+    int b = blocks_;
+    if (b == kBlocks) throw std::runtime_error("too many live handles");
+    slots_[b] = new Slot[1 << kShift];
+    for (int k = (1 << kShift) - 1; k >= 0; k--) free_.push_back(uint32_t(b << kShift | k));
+    blocks_.store(b + 1, std::memory_order_release);
+  }
+  Slot* slots_[kBlocks] = {};
+  std::atomic<int> blocks_{0};
+  std::atomic<int64_t> live_{0};
+  std::vector<uint32_t> free_;
+  std::mutex mutex_;
+};
+
+at::Tensor& tensor(mt_tensor h);
+Scope& usable(mt_scope s);                 // refuses a closed scope, another thread's, one with an open child
+mt_tensor put(Scope& s, at::Tensor t);     // the result lives in s
+int64_t numel_checked(const at::Tensor& t, int64_t numel);
+
+template <class R, class F>
+R guard(char** err, R failed, F f) {
+  try {
+    return f();
+  } catch (const c10::Error& e) {
+    *err = strdup(e.what_without_backtrace());
+  } catch (const std::exception& e) {
+    *err = strdup(e.what());
+  } catch (...) {
+    *err = strdup("unknown C++ exception");
+  }
+  return failed;
+}
+
+}  // namespace molt

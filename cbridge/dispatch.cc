@@ -1,0 +1,187 @@
+// One entry reaches every operator: look it up in the dispatcher once, then call it boxed, with its schema's defaults filled in.
+#include "bridge.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <memory>
+
+using c10::TypeKind;
+
+namespace molt {
+
+struct Op {
+  c10::OperatorHandle handle;
+  std::vector<TypeKind> kind, element;  // per argument: its type under an optional, and a list's element type
+  std::vector<int> target;              // per result: the argument that it is written to, or -1
+  explicit Op(c10::OperatorHandle h) : handle(std::move(h)) {
+    auto bare = [](c10::TypePtr t) { return t->kind() == TypeKind::OptionalType ? t->expectRef<c10::OptionalType>().getElementType() : t; };
+    const auto& schema = handle.schema();
+    for (const auto& a : schema.arguments()) {
+      auto t = bare(a.type());
+      kind.push_back(t->kind());
+      element.push_back(t->kind() == TypeKind::ListType ? t->expectRef<c10::ListType>().getElementType()->kind() : TypeKind::AnyType);
+    }
+    for (const auto& r : schema.returns()) {
+      target.push_back(-1);
+      if (!r.alias_info() || !r.alias_info()->isWrite() || r.type()->kind() != TypeKind::TensorType) continue;
+      for (size_t i = 0; i < kind.size(); i++) {
+        const auto* info = schema.arguments()[i].alias_info();
+        if (info && info->isWrite() && info->beforeSets() == r.alias_info()->beforeSets()) target.back() = int(i);
+      }
+    }
+  }
+};
+
+static constexpr int kMaxOps = 4096;
+static std::unique_ptr<Op> ops[kMaxOps];
+static std::atomic<int32_t> num_ops{0};
+static std::mutex ops_mutex;
+
+static Op& op_at(int32_t i) {
+  if (i < 0 || i >= num_ops) throw std::runtime_error("no such operator");
+  return *ops[i];
+}
+
+[[noreturn]] static void wrong(const Op& op, size_t k, const char* got) {
+  const auto& schema = op.handle.schema();
+  const auto& a = schema.arguments()[k];
+  throw std::runtime_error("argument " + std::to_string(k + 1) + " (" + a.name() + ") must be " + a.type()->str() + ", not " + got +
+                           "; the schema is " + toString(schema));
+}
+
+static double as_double(int64_t bits) {
+  double d;
+  memcpy(&d, &bits, sizeof d);
+  return d;
+}
+
+static c10::IValue tensor_list(const Op& op, size_t k, const mt_arg& a, const int64_t* pool) {
+  if (op.element[k] == TypeKind::TensorType) {
+    std::vector<at::Tensor> v;
+    v.reserve(a.n);
+    for (int j = 0; j < a.n; j++) v.push_back(tensor(mt_tensor(pool[a.v + j])));
+    return v;
+  }
+  if (op.element[k] != TypeKind::OptionalType) wrong(op, k, "a list of tensors");
+  c10::List<std::optional<at::Tensor>> v;
+  for (int j = 0; j < a.n; j++) {
+    mt_tensor h = mt_tensor(pool[a.v + j]);
+    v.push_back(h ? std::optional<at::Tensor>(tensor(h)) : std::nullopt);
+  }
+  return v;
+}
+
+static c10::IValue value(const Op& op, size_t k, const mt_arg& a, const int64_t* pool) {
+  TypeKind kind = op.kind[k];
+  bool list = kind == TypeKind::ListType;
+  const int64_t* p = pool + (a.tag >= MT_STRING ? a.v : 0);
+  switch (a.tag) {
+    case MT_NONE: {
+      const auto& declared = op.handle.schema().arguments()[k];
+      if (declared.default_value()) return *declared.default_value();
+      if (declared.type()->kind() != TypeKind::OptionalType) wrong(op, k, "missing");
+      return {};
+    }
+    case MT_TENSOR:
+      if (kind != TypeKind::TensorType) wrong(op, k, "a tensor");
+      return tensor(mt_tensor(a.v));
+    case MT_INT:
+      if (kind == TypeKind::FloatType) return double(a.v);
+      if (kind == TypeKind::IntType || kind == TypeKind::NumberType) return a.v;
+      if (list && op.element[k] == TypeKind::IntType) return std::vector<int64_t>{a.v};
+      wrong(op, k, "an integer");
+    case MT_DOUBLE:
+      if (kind != TypeKind::FloatType && kind != TypeKind::NumberType) wrong(op, k, "a float");
+      return as_double(a.v);
+    case MT_BOOL:
+      if (kind != TypeKind::BoolType && kind != TypeKind::NumberType) wrong(op, k, "a bool");
+      return bool(a.v);
+    case MT_STRING: {
+      std::string text(reinterpret_cast<const char*>(p), size_t(a.n));
+      if (kind == TypeKind::DeviceObjType) return c10::Device(text);
+      if (kind != TypeKind::StringType) wrong(op, k, "a string");
+      return text;
+    }
+    case MT_INTS:
+      if (!list || op.element[k] != TypeKind::IntType) wrong(op, k, "a list of integers");
+      return std::vector<int64_t>(p, p + a.n);
+    case MT_DOUBLES: {
+      if (!list || op.element[k] != TypeKind::FloatType) wrong(op, k, "a list of floats");
+      std::vector<double> v;
+      for (int j = 0; j < a.n; j++) v.push_back(as_double(p[j]));
+      return v;
+    }
+    case MT_BOOLS: {
+      if (!list || op.element[k] != TypeKind::BoolType) wrong(op, k, "a list of bools");
+      c10::List<bool> v;
+      for (int j = 0; j < a.n; j++) v.push_back(p[j] != 0);
+      return v;
+    }
+    case MT_TENSORS:
+      if (!list) wrong(op, k, "a list of tensors");
+      return tensor_list(op, k, a, pool);
+  }
+  wrong(op, k, "an unknown kind of argument");
+}
+
+static at::Tensor as_tensor(const c10::IValue& v) {
+  if (v.isTensor()) return v.toTensor();
+  if (v.isInt()) return at::scalar_tensor(v.toInt(), at::kLong);
+  if (v.isDouble()) return at::scalar_tensor(v.toDouble(), at::kDouble);
+  if (v.isBool()) return at::scalar_tensor(v.toBool(), at::kBool);
+  if (v.isScalar()) return at::scalar_tensor(v.toScalar());
+  throw std::runtime_error("result of type " + v.tagKind() + " has no place in a tensor");
+}
+
+}  // namespace molt
+
+using namespace molt;
+
+int32_t mt_op(const char* name, const char* overload, char** err) {
+  return guard(err, -1, [&] {
+    auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+    std::lock_guard<std::mutex> lock(ops_mutex);
+    int32_t i = num_ops;
+    if (i == kMaxOps) throw std::runtime_error("too many operators in use");
+    ops[i] = std::make_unique<Op>(handle);
+    num_ops = i + 1;
+    return i;
+  });
+}
+
+char* mt_schema(int32_t op) {
+  char* err = nullptr;
+  char* text = guard(&err, static_cast<char*>(nullptr), [&] { return strdup(toString(op_at(op).handle.schema()).c_str()); });
+  return text ? text : err;
+}
+
+int32_t mt_call(mt_scope s, int32_t i, const mt_arg* args, int32_t n, const int64_t* pool, mt_tensor* out, int32_t nout, char** err) {
+  return guard(err, -1, [&] {
+    Scope& scope = usable(s);
+    Op& op = op_at(i);
+    size_t want = op.kind.size();
+    if (size_t(n) > want) throw std::runtime_error("too many arguments; the schema is " + toString(op.handle.schema()));
+    torch::jit::Stack stack;
+    stack.reserve(want);
+    for (size_t k = 0; k < want; k++) stack.push_back(value(op, k, k < size_t(n) ? args[k] : mt_arg{MT_NONE, 0, 0}, pool));
+    c10::AutoGradMode mode(scope.grad);
+    op.handle.callBoxed(stack);
+    int32_t count = 0;
+    auto add = [&](at::Tensor t) {
+      if (count < nout) out[count] = t.defined() ? put(scope, std::move(t)) : 0;
+      count++;
+    };
+    for (size_t r = 0; r < stack.size(); r++) {
+      int target = r < op.target.size() ? op.target[r] : -1;
+      if (target >= 0 && args[target].tag == MT_TENSOR) {
+        if (count < nout) out[count] = mt_tensor(args[target].v);
+        count++;
+      } else if (stack[r].isTensorList()) {
+        for (at::Tensor t : stack[r].toTensorVector()) add(std::move(t));
+      } else {
+        add(as_tensor(stack[r]));
+      }
+    }
+    return count;
+  });
+}

@@ -1,0 +1,286 @@
+// Attention over key ranges, forward and backward, one tile of 64 keys at a time.
+#include "simd.h"
+
+namespace molt {
+namespace {
+
+inline int padded(int d) { return (d + 15) & ~15; }
+
+// s[0..64) = q · keys, kt [d][64]: the one routine for one row and many.
+__attribute__((noinline)) void scores(const float* q, const float* kt, int d, V* s) {
+  V a = {}, b = {}, c = {}, e = {};
+  for (int i = 0; i < d; i++) {
+    const float* k = kt + i * kTile;
+    a += q[i] * load(k);
+    b += q[i] * load(k + 16);
+    c += q[i] * load(k + 32);
+    e += q[i] * load(k + 48);
+  }
+  s[0] = a, s[1] = b, s[2] = c, s[3] = e;
+}
+
+// acc[0..dp) += sum over lanes j, ascending, of p[j] * m[j][0..dp).
+__attribute__((noinline)) void accumulate(const float* p, const float* m, int dp, int j0, int j1, float* acc) {
+  int c = 0;
+  for (; c + 64 <= dp; c += 64) {
+    V a0 = load(acc + c), a1 = load(acc + c + 16), a2 = load(acc + c + 32), a3 = load(acc + c + 48);
+    for (int j = j0; j < j1; j++) {
+      const float* r = m + j * dp + c;
+      a0 += p[j] * load(r);
+      a1 += p[j] * load(r + 16);
+      a2 += p[j] * load(r + 32);
+      a3 += p[j] * load(r + 48);
+    }
+    store(acc + c, a0), store(acc + c + 16, a1), store(acc + c + 32, a2), store(acc + c + 48, a3);
+  }
+  for (; c < dp; c += 16) {
+    V a = load(acc + c);
+    for (int j = j0; j < j1; j++) a += p[j] * load(m + j * dp + c);
+    store(acc + c, a);
+  }
+}
+
+// m[lane][0..d) += w[lane] * x for up to four x in turn: gradients of keys and values.
+__attribute__((noinline)) void outer(const float* const* w, const float* const* x, int num, int dp, int j0, int j1, float* m) {
+  for (int j = j0; j < j1; j++)
+    for (int c = 0; c < dp; c += 16) {
+      V a = load(m + j * dp + c);
+      for (int i = 0; i < num; i++) a += w[i][j] * load(x[i] + c);
+      store(m + j * dp + c, a);
+    }
+}
+
+// One row of keys or values as float32: into plain [j][dp] and transposed [d][64], where asked for.
+template <class T>
+inline void unpack(const T* src, int d, int dp, int j, float* plain, float* turned) {
+  int i = 0;
+  if (plain) {
+    float* p = plain + j * dp;
+    for (; i + 16 <= d; i += 16) store(p + i, load(src + i));
+    for (; i < dp; i++) p[i] = i < d ? get(src + i) : 0;
+  }
+  if (turned)
+    for (i = 0; i < d; i++) turned[i * kTile + j] = get(src + i);
+}
+
+inline void cap(V* s, float softcap) {
+  if (softcap == 0) return;
+  for (int i = 0; i < 4; i++)
+    for (int j = 0; j < 16; j++) s[i][j] = softcap * tanhf(s[i][j] / softcap);
+}
+
+// Walks a sequence's ranges: the slot of logical key j, asked for in ascending order.
+struct Walk {
+  const int32_t* range;
+  int32_t first, length;  // logical index of the range's first key, keys in it
+  explicit Walk(const Attention& a, int32_t b) : range(a.ranges + 2 * a.seqs[b]), first(0), length(range[1]) {}
+  int64_t slot(int32_t j) {
+    while (j >= first + length) first += length, range += 2, length = range[1];
+    return range[0] + (j - first);
+  }
+};
+
+// The tile's keys lo..hi of kv head h as float32; lanes outside are zero.
+template <class T>
+void fetch(const Attention& a, Walk& walk, int h, int32_t tile, int32_t lo, int32_t hi, float* kplain, float* kturned, float* vplain, float* vturned) {
+  int dp = padded(a.d);
+  for (int j = 0; j < kTile; j++) {
+    int32_t key = tile * kTile + j;
+    if (key < lo || key >= hi) {
+      if (kplain) memset(kplain + j * dp, 0, dp * 4);
+      if (vplain) memset(vplain + j * dp, 0, dp * 4);
+      for (int i = 0; i < a.d; i++) {
+        if (kturned) kturned[i * kTile + j] = 0;
+        if (vturned) vturned[i * kTile + j] = 0;
+      }
+      continue;
+    }
+    int64_t slot = walk.slot(key);
+    unpack((const T*)a.k + slot * a.k_stride + h * a.d, a.d, dp, j, kplain, kturned);
+    unpack((const T*)a.v + slot * a.v_stride + h * a.d, a.d, dp, j, vplain, vturned);
+  }
+}
+
+struct Bounds {
+  int32_t b, lo, hi;
+};
+inline Bounds bounds(const Attention& a, int64_t row0, int64_t row1) {
+  Bounds r = {a.rows[3 * row0], INT32_MAX, 0};
+  for (int64_t n = row0; n < row1; n++) {
+    const int32_t* x = a.rows + 3 * n;
+    if (x[1] >= x[2]) continue;
+    if (x[1] < r.lo) r.lo = x[1];
+    if (x[2] > r.hi) r.hi = x[2];
+  }
+  return r;
+}
+
+template <class T>
+void load_rows(const T* src, int64_t stride, int d, int dp, int group, int64_t n, float scale, float* dst) {
+  for (int64_t r = 0; r < n; r++)
+    for (int g = 0; g < group; g++)
+      for (int i = 0; i < dp; i++) *dst++ = i < d ? get(src + r * stride + g * d + i) * scale : 0;
+}
+
+inline void mask(V* s, int j0, int j1, float value) {
+  float* f = (float*)s;
+  for (int j = 0; j < j0; j++) f[j] = value;
+  for (int j = j1; j < kTile; j++) f[j] = value;
+}
+
+template <class T>
+void attention_t(const Attention& a, int64_t row0, int64_t row1, int h, float* scratch) {
+  int d = a.d, dp = padded(d), group = a.hq / a.hkv;
+  int64_t m = (row1 - row0) * group;
+  float *kt = scratch, *v = kt + kTile * dp, *q = v + kTile * dp, *acc = q + m * dp, *top = acc + m * dp, *total = top + m;
+  load_rows((const T*)a.q + row0 * a.q_stride + h * group * d, a.q_stride, d, dp, group, row1 - row0, a.scale, q);
+  memset(acc, 0, m * dp * 4);
+  for (int64_t i = 0; i < m; i++) top[i] = -INFINITY, total[i] = 0;
+  Bounds r = bounds(a, row0, row1);
+  Walk walk(a, r.b);
+  for (int32_t tile = r.hi > 0 ? r.lo / kTile : 0; tile * kTile < r.hi; tile++) {
+    fetch<T>(a, walk, h, tile, r.lo, r.hi, nullptr, kt, v, nullptr);
+    for (int64_t i = 0; i < m; i++) {
+      const int32_t* row = a.rows + 3 * (row0 + i / group);
+      int j0 = row[1] - tile * kTile, j1 = row[2] - tile * kTile;
+      if (j0 < 0) j0 = 0;
+      if (j1 > kTile) j1 = kTile;
+      if (j0 >= j1) continue;
+      V s[4];
+      scores(q + i * dp, kt, d, s);
+      cap(s, a.softcap);
+      mask(s, j0, j1, -INFINITY);
+      V big = vmax(vmax(s[0], s[1]), vmax(s[2], s[3]));
+      float best = top[i];
+      for (int j = 0; j < 16; j++) best = big[j] > best ? big[j] : best;
+      float keep = top[i] == -INFINITY ? 0 : exp1(top[i] - best);
+      for (int c = 0; c < 4; c++) s[c] = vexp(s[c] - best);
+      top[i] = best;
+      total[i] = total[i] * keep + sum((s[0] + s[1]) + (s[2] + s[3]));
+      float* o = acc + i * dp;
+      for (int c = 0; c < dp; c += 16) store(o + c, load(o + c) * keep);
+      accumulate((const float*)s, v, dp, j0, j1, o);
+    }
+  }
+  for (int64_t i = 0; i < m; i++) {
+    int64_t n = row0 + i / group, head = h * group + i % group;
+    float inv = total[i] > 0 ? 1 / total[i] : 0;
+    T* o = (T*)a.out + (n * a.hq + head) * d;
+    for (int c = 0; c < d; c++) set(o + c, acc[i * dp + c] * inv);
+    a.lse[n * a.hq + head] = total[i] > 0 ? top[i] + logf(total[i]) : -INFINITY;
+  }
+}
+
+// p and ds of one row and tile from the recomputed scores: ds is the gradient of the scaled, uncapped score.
+inline void row_gradient(const Attention& a, const float* q, const float* dout, float lse, float delta, const float* kt, const float* vt, int j0,
+                         int j1, V* p, V* ds) {
+  scores(q, kt, a.d, p);
+  cap(p, a.softcap);
+  scores(dout, vt, a.d, ds);
+  for (int c = 0; c < 4; c++) {
+    V slope = splat(1);
+    if (a.softcap != 0) slope = 1 - (p[c] / a.softcap) * (p[c] / a.softcap);
+    p[c] = vexp(p[c] - lse);
+    ds[c] = p[c] * (ds[c] - delta) * slope;
+  }
+  mask(p, j0, j1, 0);
+  mask(ds, j0, j1, 0);
+}
+
+template <class T>
+void attention_dq_t(const Attention& a, int64_t row0, int64_t row1, int h, float* scratch) {
+  int d = a.d, dp = padded(d), group = a.hq / a.hkv;
+  int64_t m = (row1 - row0) * group;
+  float *kt = scratch, *vt = kt + kTile * dp, *k = vt + kTile * dp, *q = k + kTile * dp, *dout = q + m * dp, *acc = dout + m * dp;
+  load_rows((const T*)a.q + row0 * a.q_stride + h * group * d, a.q_stride, d, dp, group, row1 - row0, a.scale, q);
+  load_rows((const T*)a.dout + (row0 * a.hq + h * group) * d, a.hq * d, d, dp, group, row1 - row0, 1, dout);
+  memset(acc, 0, m * dp * 4);
+  Bounds r = bounds(a, row0, row1);
+  Walk walk(a, r.b);
+  for (int32_t tile = r.hi > 0 ? r.lo / kTile : 0; tile * kTile < r.hi; tile++) {
+    fetch<T>(a, walk, h, tile, r.lo, r.hi, k, kt, nullptr, vt);
+    for (int64_t i = 0; i < m; i++) {
+      int64_t n = row0 + i / group, at = n * a.hq + h * group + i % group;
+      int j0 = a.rows[3 * n + 1] - tile * kTile, j1 = a.rows[3 * n + 2] - tile * kTile;
+      if (j0 < 0) j0 = 0;
+      if (j1 > kTile) j1 = kTile;
+      if (j0 >= j1) continue;
+      V p[4], ds[4];
+      row_gradient(a, q + i * dp, dout + i * dp, a.lse[at], a.delta[at], kt, vt, j0, j1, p, ds);
+      accumulate((const float*)ds, k, dp, j0, j1, acc + i * dp);
+    }
+  }
+  for (int64_t i = 0; i < m; i++) {
+    T* o = (T*)a.dq + ((row0 + i / group) * a.hq + h * group + i % group) * d;
+    for (int c = 0; c < d; c++) set(o + c, acc[i * dp + c] * a.scale);
+  }
+}
+
+template <class T>
+void attention_dkv_t(const Attention& a, int64_t slot0, int count, int h, const Piece* pieces, int64_t num, float* scratch) {
+  int d = a.d, dp = padded(d), group = a.hq / a.hkv;
+  float *kt = scratch, *vt = kt + kTile * dp, *dk = vt + kTile * dp, *dv = dk + kTile * dp, *q = dv + kTile * dp, *dout = q + 4 * dp,
+        *ps = dout + 4 * dp, *dss = ps + 4 * kTile;
+  memset(dk, 0, 2 * kTile * dp * 4);
+  for (int j = 0; j < kTile; j++) {  // lanes past the last slot repeat it: their results are never stored
+    int64_t slot = slot0 + (j < count ? j : count - 1);
+    unpack((const T*)a.k + slot * a.k_stride + h * d, d, dp, j, nullptr, kt);
+    unpack((const T*)a.v + slot * a.v_stride + h * d, d, dp, j, nullptr, vt);
+  }
+  for (const Piece* piece = pieces; piece < pieces + num; piece++)
+    for (int64_t n = piece->row0; n < piece->row1; n++) {
+      int j0 = a.rows[3 * n + 1] - piece->logical, j1 = a.rows[3 * n + 2] - piece->logical;
+      if (j0 < 0) j0 = 0;
+      if (j1 > piece->count) j1 = piece->count;
+      if (j0 >= j1) continue;
+      j0 += piece->lane, j1 += piece->lane;
+      for (int g = 0; g < group; g += 4) {
+        int some = group - g < 4 ? group - g : 4;
+        int64_t head = h * group + g;
+        load_rows((const T*)a.q + n * a.q_stride + head * d, 0, d, dp, some, 1, a.scale, q);
+        load_rows((const T*)a.dout + (n * a.hq + head) * d, 0, d, dp, some, 1, 1, dout);
+        const float *w[4], *x[4], *y[4], *z[4];
+        for (int i = 0; i < some; i++) {
+          V p[4], ds[4];
+          int64_t at = n * a.hq + head + i;
+          row_gradient(a, q + i * dp, dout + i * dp, a.lse[at], a.delta[at], kt, vt, j0, j1, p, ds);
+          memcpy(ps + i * kTile, p, sizeof p);
+          memcpy(dss + i * kTile, ds, sizeof ds);
+          w[i] = ps + i * kTile, x[i] = dout + i * dp, y[i] = dss + i * kTile, z[i] = q + i * dp;
+        }
+        outer(w, x, some, dp, j0, j1, dv);
+        outer(y, z, some, dp, j0, j1, dk);  // q carries the scale already
+      }
+    }
+  for (int j = 0; j < count; j++) {
+    T *ok = (T*)a.dk + ((slot0 + j) * a.hkv + h) * d, *ov = (T*)a.dv + ((slot0 + j) * a.hkv + h) * d;
+    for (int c = 0; c < d; c++) set(ok + c, dk[j * dp + c]), set(ov + c, dv[j * dp + c]);
+  }
+}
+
+template <class T>
+void attention_delta_t(const Attention& a, int64_t row0, int64_t row1, float* delta) {
+  for (int64_t i = row0 * a.hq; i < row1 * a.hq; i++) {
+    const T *o = (const T*)a.out + i * a.d, *g = (const T*)a.dout + i * a.d;
+    V s = {};
+    int c = 0;
+    for (; c + 16 <= a.d; c += 16) s += load(o + c) * load(g + c);
+    float t = sum(s);
+    for (; c < a.d; c++) t += get(o + c) * get(g + c);
+    delta[i] = t;
+  }
+}
+
+}  // namespace
+
+extern const AttentionKernels MOLT_TABLE(attention_);
+const AttentionKernels MOLT_TABLE(attention_) = {
+    [](const Attention& a, int64_t r0, int64_t r1, int h, float* s) { (a.half ? attention_t<bf16> : attention_t<float>)(a, r0, r1, h, s); },
+    [](const Attention& a, int64_t r0, int64_t r1, int h, float* s) { (a.half ? attention_dq_t<bf16> : attention_dq_t<float>)(a, r0, r1, h, s); },
+    [](const Attention& a, int64_t s0, int n, int h, const Piece* p, int64_t num, float* s) {
+      (a.half ? attention_dkv_t<bf16> : attention_dkv_t<float>)(a, s0, n, h, p, num, s);
+    },
+    [](const Attention& a, int64_t r0, int64_t r1, float* delta) { (a.half ? attention_delta_t<bf16> : attention_delta_t<float>)(a, r0, r1, delta); },
+};
+
+}  // namespace molt

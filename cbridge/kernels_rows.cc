@@ -1,0 +1,284 @@
+// Norm, rotary and activation of rows of hidden states, and what is read off rows of logits.
+#include "simd.h"
+
+namespace molt {
+namespace {
+
+template <class T>
+void add_rms_norm_t(const T* x, const T* r, const T* w, float eps, int64_t n, int h, T* total, T* y, float* rstd) {
+  for (int64_t i = 0; i < n; i++, x += h, y += h) {
+    const T* z = x;
+    if (r) {
+      for (int c = 0; c + 16 <= h; c += 16) store(total + c, load(x + c) + load(r + c));
+      for (int c = h & ~15; c < h; c++) set(total + c, get(x + c) + get(r + c));
+      z = total, total += h, r += h;
+    }
+    V s = {};
+    for (int c = 0; c + 16 <= h; c += 16) s += load(z + c) * load(z + c);
+    float t = sum(s);
+    for (int c = h & ~15; c < h; c++) t += get(z + c) * get(z + c);
+    float k = 1 / sqrtf(t / h + eps);
+    rstd[i] = k;
+    T rounded[16];  // the normalised value is rounded to T before the weight, as the reference does
+    for (int c = 0; c + 16 <= h; c += 16) {
+      store(rounded, load(z + c) * k);
+      store(y + c, load((const T*)rounded) * load(w + c));
+    }
+    for (int c = h & ~15; c < h; c++) {
+      set(rounded, get(z + c) * k);
+      set(y + c, get(rounded) * get(w + c));
+    }
+  }
+}
+
+template <class T>
+void rms_norm_backward_t(const T* x, const T* w, const float* rstd, const T* dsum, const T* dy, int64_t n, int h, T* dx, float* dw) {
+  for (int64_t i = 0; i < n; i++, x += h, dy += h, dx += h) {
+    float k = rstd[i], t = 0;
+    V s = {};
+    for (int c = 0; c + 16 <= h; c += 16) {
+      V g = load(dy + c), z = load(x + c);
+      s += g * load(w + c) * z;
+      store(dw + c, load(dw + c) + g * z * k);
+    }
+    t = sum(s);
+    for (int c = h & ~15; c < h; c++) {
+      t += get(dy + c) * get(w + c) * get(x + c);
+      dw[c] += get(dy + c) * get(x + c) * k;
+    }
+    float m = t * k * k * k / h;
+    for (int c = 0; c + 16 <= h; c += 16) {
+      V v = load(dy + c) * load(w + c) * k - load(x + c) * m;
+      if (dsum) v += load(dsum + c);
+      store(dx + c, v);
+    }
+    for (int c = h & ~15; c < h; c++) {
+      float v = get(dy + c) * get(w + c) * k - get(x + c) * m;
+      set(dx + c, dsum ? v + get(dsum + c) : v);
+    }
+    if (dsum) dsum += h;
+  }
+}
+
+template <class T>
+void rotary_t(const T* x, int64_t stride, const float* cos, const float* sin, bool back, int64_t n, int heads, int d, T* y) {
+  int half = d / 2;
+  float sign = back ? -1 : 1;
+  for (int64_t i = 0; i < n; i++, cos += half, sin += half)
+    for (int k = 0; k < heads; k++, y += d) {
+      const T* p = x + i * stride + k * d;
+      int c = 0;
+      for (; c + 16 <= half; c += 16) {
+        V a = load(p + c), b = load(p + half + c), co = load(cos + c), si = load(sin + c) * sign;
+        store(y + c, a * co - b * si);
+        store(y + half + c, b * co + a * si);
+      }
+      for (; c < half; c++) {
+        float a = get(p + c), b = get(p + half + c), si = sin[c] * sign;
+        set(y + c, a * cos[c] - b * si);
+        set(y + half + c, b * cos[c] + a * si);
+      }
+    }
+}
+
+template <class T>
+void silu_mul_t(const T* gu, int64_t n, int inner, T* y) {
+  for (int64_t i = 0; i < n; i++, gu += 2 * inner, y += inner) {
+    int c = 0;
+    for (; c + 16 <= inner; c += 16) {
+      V g = load(gu + c);
+      store(y + c, g / (1 + vexp(-g)) * load(gu + inner + c));
+    }
+    for (; c < inner; c++) {
+      float g = get(gu + c);
+      set(y + c, g / (1 + exp1(-g)) * get(gu + inner + c));
+    }
+  }
+}
+
+template <class T>
+void silu_mul_backward_t(const T* gu, const T* dy, int64_t n, int inner, T* dgu) {
+  for (int64_t i = 0; i < n; i++, gu += 2 * inner, dgu += 2 * inner, dy += inner) {
+    int c = 0;
+    for (; c + 16 <= inner; c += 16) {
+      V g = load(gu + c), u = load(gu + inner + c), e = load(dy + c), s = 1 / (1 + vexp(-g));
+      store(dgu + c, e * u * s * (1 + g * (1 - s)));
+      store(dgu + inner + c, e * g * s);
+    }
+    for (; c < inner; c++) {
+      float g = get(gu + c), u = get(gu + inner + c), e = get(dy + c), s = 1 / (1 + exp1(-g));
+      set(dgu + c, e * u * s * (1 + g * (1 - s)));
+      set(dgu + inner + c, e * g * s);
+    }
+  }
+}
+
+inline V capped(V x, float softcap) {
+  if (softcap != 0)
+    for (int j = 0; j < 16; j++) x[j] = softcap * tanhf(x[j] / softcap);
+  return x;
+}
+
+template <class T>
+inline V tail(const T* x, int64_t left, float fill) {
+  V v = splat(fill);
+  for (int64_t j = 0; j < left; j++) v[j] = get(x + j);
+  return v;
+}
+
+template <class T>
+__attribute__((noinline)) float row_max(const T* x, int64_t v, float inv_t, float softcap) {
+  V m = splat(-INFINITY);
+  int64_t j = 0;
+  for (; j + 16 <= v; j += 16) m = vmax(load(x + j), m);
+  if (j < v) m = vmax(tail(x + j, v - j, -INFINITY), m);
+  float best = m[0];
+  for (int i = 1; i < 16; i++) best = m[i] > best ? m[i] : best;
+  return capped(splat(best), softcap)[0] * inv_t;  // both are monotone
+}
+
+constexpr int64_t kRun = 1024;  // logits whose exponentials are summed in float32 before they enter the double sum
+
+// Sum of e^z and of z·e^z over x[j0..j1), z = x·inv_t - max.
+template <class T>
+__attribute__((noinline)) void run_sum(const T* x, int64_t j0, int64_t j1, float inv_t, float softcap, float top, double* s, double* t) {
+  V a = {}, b = {};
+  int64_t j = j0;
+  for (; j + 16 <= j1; j += 16) {
+    V z = capped(load(x + j), softcap) * inv_t - top, e = vexp(z);
+    a += e;
+    b += e * z;
+  }
+  if (j < j1) {
+    V z = capped(tail(x + j, j1 - j, 0), softcap) * inv_t - top, e = vexp(z);
+    for (int64_t i = j1 - j; i < 16; i++) e[i] = 0;
+    a += e;
+    b += e * z;
+  }
+  *s = sum(a), *t = sum(b);
+}
+
+template <class T>
+void row_stats_t(const T* x, int64_t v, float inv_t, float softcap, float* lse, float* entropy) {
+  float top = row_max(x, v, inv_t, softcap);
+  double s = 0, t = 0;
+  for (int64_t j = 0; j < v; j += kRun) {
+    double ds, dt;
+    run_sum(x, j, j + kRun < v ? j + kRun : v, inv_t, softcap, top, &ds, &dt);
+    s += ds, t += dt;
+  }
+  *lse = float(top + log(s));
+  *entropy = float(log(s) - t / s);
+}
+
+template <class T>
+float row_logp_t(const T* x, int64_t id, float inv_t, float softcap, float lse) {
+  return capped(splat(get(x + id)), softcap)[0] * inv_t - lse;
+}
+
+template <class T>
+void row_backward_t(T* x, int64_t v, float inv_t, float softcap, float lse, float entropy, const int64_t* ids, int k, const float* dlogp,
+                    float dentropy) {
+  float g = 0, raw[16];
+  for (int i = 0; i < k; i++) g += dlogp[i];
+  bool few = k <= 16;
+  for (int i = 0; few && i < k; i++) raw[i] = get(x + ids[i]);
+  auto slope = [&](V y) { return softcap == 0 ? splat(inv_t) : inv_t * (1 - (y / softcap) * (y / softcap)); };
+  for (int64_t j = 0; j < v; j += 16) {
+    bool whole = j + 16 <= v;
+    V y = capped(whole ? load(x + j) : tail(x + j, v - j, 0), softcap), lp = y * inv_t - lse, p = vexp(lp);
+    V d = -p * (g + dentropy * (lp + entropy)) * slope(y);
+    if (!few)  // many ids per row: add them where they fall
+      for (int i = 0; i < k; i++)
+        if (ids[i] >= j && ids[i] < j + 16) d[ids[i] - j] += dlogp[i] * slope(y)[ids[i] - j];
+    if (whole) {
+      store(x + j, d);
+    } else {
+      for (int64_t i = 0; i < v - j; i++) set(x + j + i, d[i]);
+    }
+  }
+  for (int i = 0; few && i < k; i++) set(x + ids[i], get(x + ids[i]) + dlogp[i] * slope(capped(splat(raw[i]), softcap))[0]);
+}
+
+template <class T>
+void row_sample_t(const T* x, int64_t v, float inv_t, double u, int64_t* id, float* logp) {
+  float lse, entropy, t = inv_t == 0 ? 1 : inv_t;
+  row_stats_t(x, v, t, 0, &lse, &entropy);
+  float top = row_max(x, v, t, 0);
+  int64_t pick = -1, last = 0;
+  if (inv_t == 0) {
+    for (int64_t j = 0; j < v && pick < 0; j++)
+      if (get(x + j) == top) pick = j;
+  } else {
+    double left = u * exp(double(lse) - top);
+    for (int64_t j0 = 0; j0 < v && pick < 0; j0 += kRun) {
+      int64_t j1 = j0 + kRun < v ? j0 + kRun : v;
+      double s, unused;
+      run_sum(x, j0, j1, t, 0, top, &s, &unused);
+      if (s > 0) last = j0;
+      if (left >= s) {
+        left -= s;
+        continue;
+      }
+      for (int64_t j = j0; j < j1 && pick < 0; j++) {
+        float e = exp1(get(x + j) * t - top);
+        if (e > 0) last = j;
+        if ((left -= e) < 0) pick = j;
+      }
+      if (pick < 0) pick = last;  // rounding left a crumb: the last id of the run that has a probability
+    }
+    if (pick < 0)  // u was within rounding of 1
+      for (int64_t j = last; j < v && j < last + kRun; j++)
+        if (exp1(get(x + j) * t - top) > 0) pick = j;
+  }
+  *id = pick < 0 ? 0 : pick;
+  *logp = row_logp_t(x, *id, t, 0, lse);
+}
+
+typedef const void* In;
+typedef void* Out;
+template <class T> const T* in(In p) { return (const T*)p; }
+template <class T> T* out(Out p) { return (T*)p; }
+
+}  // namespace
+
+extern const RowKernels MOLT_TABLE(rows_);
+const RowKernels MOLT_TABLE(rows_) = {
+    [](bool half, In x, In r, In w, float eps, int64_t n, int h, Out total, Out y, float* rstd) {
+      if (half)
+        add_rms_norm_t(in<bf16>(x), in<bf16>(r), in<bf16>(w), eps, n, h, out<bf16>(total), out<bf16>(y), rstd);
+      else
+        add_rms_norm_t(in<float>(x), in<float>(r), in<float>(w), eps, n, h, out<float>(total), out<float>(y), rstd);
+    },
+    [](bool half, In x, In w, const float* rstd, In dsum, In dy, int64_t n, int h, Out dx, float* dw) {
+      if (half)
+        rms_norm_backward_t(in<bf16>(x), in<bf16>(w), rstd, in<bf16>(dsum), in<bf16>(dy), n, h, out<bf16>(dx), dw);
+      else
+        rms_norm_backward_t(in<float>(x), in<float>(w), rstd, in<float>(dsum), in<float>(dy), n, h, out<float>(dx), dw);
+    },
+    [](bool half, In x, int64_t stride, const float* c, const float* s, bool back, int64_t n, int heads, int d, Out y) {
+      half ? rotary_t(in<bf16>(x), stride, c, s, back, n, heads, d, out<bf16>(y)) : rotary_t(in<float>(x), stride, c, s, back, n, heads, d, out<float>(y));
+    },
+    [](bool half, In gu, int64_t n, int inner, Out y) {
+      half ? silu_mul_t(in<bf16>(gu), n, inner, out<bf16>(y)) : silu_mul_t(in<float>(gu), n, inner, out<float>(y));
+    },
+    [](bool half, In gu, In dy, int64_t n, int inner, Out dgu) {
+      half ? silu_mul_backward_t(in<bf16>(gu), in<bf16>(dy), n, inner, out<bf16>(dgu))
+           : silu_mul_backward_t(in<float>(gu), in<float>(dy), n, inner, out<float>(dgu));
+    },
+    [](bool half, In x, int64_t v, float it, float cap, float* lse, float* entropy) {
+      half ? row_stats_t(in<bf16>(x), v, it, cap, lse, entropy) : row_stats_t(in<float>(x), v, it, cap, lse, entropy);
+    },
+    [](bool half, In x, int64_t id, float it, float cap, float lse) {
+      return half ? row_logp_t(in<bf16>(x), id, it, cap, lse) : row_logp_t(in<float>(x), id, it, cap, lse);
+    },
+    [](bool half, Out x, int64_t v, float it, float cap, float lse, float entropy, const int64_t* ids, int k, const float* dlogp, float dentropy) {
+      half ? row_backward_t(out<bf16>(x), v, it, cap, lse, entropy, ids, k, dlogp, dentropy)
+           : row_backward_t(out<float>(x), v, it, cap, lse, entropy, ids, k, dlogp, dentropy);
+    },
+    [](bool half, In x, int64_t v, float it, double u, int64_t* id, float* logp) {
+      half ? row_sample_t(in<bf16>(x), v, it, u, id, logp) : row_sample_t(in<float>(x), v, it, u, id, logp);
+    },
+};
+
+}  // namespace molt

@@ -1,0 +1,74 @@
+// Sixteen lanes of float32 as a GCC vector type, loads and stores of float32 and bfloat16, and e^x. Included by the kernel files only,
+// which are compiled once per instruction set: everything here has internal linkage. Every sum has an order fixed per row.
+#pragma once
+#include <math.h>
+#include <string.h>
+#include "kernels.h"
+
+namespace molt {
+namespace {
+
+typedef float V __attribute__((vector_size(64), aligned(4)));
+typedef int32_t VI __attribute__((vector_size(64)));
+typedef uint32_t VU __attribute__((vector_size(64)));
+typedef uint16_t VH __attribute__((vector_size(32), aligned(2)));
+typedef uint16_t bf16;
+
+inline V splat(float x) { return x - V{}; }
+inline V load(const float* p) { return *(const V*)p; }
+inline void store(float* p, V v) { *(V*)p = v; }
+inline V load(const bf16* p) { return (V)(__builtin_convertvector(*(const VH*)p, VU) << 16); }
+inline void store(bf16* p, V v) {
+  VU b = (VU)v;
+  VU rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
+  *(VH*)p = __builtin_convertvector(v == v ? rounded : (b >> 16 | 0x40), VH);
+}
+inline float get(const float* p) { return *p; }
+inline float get(const bf16* p) {
+  uint32_t b = uint32_t(*p) << 16;
+  float f;
+  memcpy(&f, &b, 4);
+  return f;
+}
+inline void set(float* p, float f) { *p = f; }
+inline void set(bf16* p, float f) {
+  uint32_t b;
+  memcpy(&b, &f, 4);
+  *p = f == f ? uint16_t((b + 0x7fff + ((b >> 16) & 1)) >> 16) : uint16_t(b >> 16 | 0x40);
+}
+inline V vmax(V a, V b) { return a > b ? a : b; }
+inline float sum(V v) {  // a fixed tree
+  float t[8];
+  for (int i = 0; i < 8; i++) t[i] = v[i] + v[i + 8];
+  return ((t[0] + t[4]) + (t[2] + t[6])) + ((t[1] + t[5]) + (t[3] + t[7]));
+}
+
+// e^x within 2 ulp; below -87.3 it is 0, above 88.7 it is infinity.
+inline V vexp(V x) {
+  const float magic = 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer
+  V low = splat(-87.3f), high = splat(88.72f);
+  V y = x < low ? low : x > high ? high : x;
+  V n = (y * 1.44269504f + magic) - magic;
+  V r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
+  V p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  VI bits = (VI)p + (__builtin_convertvector(n, VI) << 23);
+  V e = (V)bits;
+  e = x < low ? V{} : e;
+  e = x > high ? splat(INFINITY) : e;
+  return x == x ? e : x;
+}
+inline float exp1(float x) { return vexp(splat(x))[0]; }
+
+}  // namespace
+}  // namespace molt
+
+// The name of this instruction set's table of kernels: kernels_avx2 and so on.
+#define MOLT_CAT2(a, b) a##b
+#define MOLT_CAT(a, b) MOLT_CAT2(a, b)
+#define MOLT_TABLE(name) MOLT_CAT(name, MOLT_ISA)

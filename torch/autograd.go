@@ -1,0 +1,78 @@
+package torch
+
+/*
+#cgo noescape mt_backward
+#cgo noescape mt_gradients
+#cgo noescape mt_grad
+#include "molt.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// RequireGrad makes t a leaf that backward accumulates a gradient for (or no longer), and returns it.
+func (t Tensor) RequireGrad(on bool) Tensor {
+	var e *C.char
+	C.mt_require_grad(t.h, C.int32_t(truth(on).v), &e)
+	check("RequireGrad", e)
+	return t
+}
+
+// Backward adds the gradients of roots to their leaves' .grad. grads[i] is the gradient of roots[i]; none (or a short list) stands
+// for 1 and needs a root of one element. Scopes of the blocks that made the graph may be closed: the graph holds what it needs.
+func (s *Scope) Backward(roots, grads []Tensor) {
+	r, g := pair("Backward", roots, grads)
+	var e *C.char
+	C.mt_backward(s.h, unsafe.SliceData(r), unsafe.SliceData(g), C.int32_t(len(r)), &e)
+	check("Backward", e)
+}
+
+// Gradients returns the gradients of roots by inputs, in s, and leaves every .grad alone. An input that no root depends on
+// gets the zero Tensor.
+func (s *Scope) Gradients(roots, grads, inputs []Tensor) []Tensor {
+	r, g := pair("Gradients", roots, grads)
+	in, out := handles(inputs), make([]handle, len(inputs))
+	var e *C.char
+	C.mt_gradients(s.h, unsafe.SliceData(r), unsafe.SliceData(g), C.int32_t(len(r)), unsafe.SliceData(in), C.int32_t(len(in)), unsafe.SliceData(out), &e)
+	check("Gradients", e)
+	ts := make([]Tensor, len(out))
+	for i, h := range out {
+		ts[i] = Tensor{h}
+	}
+	return ts
+}
+
+// GradOf is the gradient that backward left at leaf t, as a tensor of s that shares its memory, or the zero Tensor.
+func (s *Scope) GradOf(t Tensor) Tensor {
+	var e *C.char
+	h := C.mt_grad(s.h, t.h, &e)
+	check("GradOf", e)
+	return Tensor{h}
+}
+
+// ClearGrad drops t's gradient and frees it.
+func (t Tensor) ClearGrad() {
+	var e *C.char
+	C.mt_clear_grad(t.h, &e)
+	check("ClearGrad", e)
+}
+
+func pair(op string, roots, grads []Tensor) (r, g []handle) {
+	if len(grads) > len(roots) {
+		panic(&Error{Op: op, Msg: fmt.Sprintf("%d gradients for %d roots", len(grads), len(roots))})
+	}
+	r, g = handles(roots), make([]handle, len(roots))
+	copy(g, handles(grads))
+	return r, g
+}
+
+func handles(ts []Tensor) []handle {
+	hs := make([]handle, len(ts))
+	for i, t := range ts {
+		hs[i] = t.h
+	}
+	return hs
+}

@@ -1,0 +1,81 @@
+// Package torch binds libtorch: tensors with deterministic memory, every ATen operator, autograd, files of weights.
+// It is the only package that uses cgo, and it knows nothing of models or of reinforcement learning.
+//
+// All tensor work runs inside [Do], which opens a [Scope]; operators are methods of scopes, and a result lives until its scope
+// closes. Inside, errors of operators are panics of type [*Error], which Do returns as errors.
+package torch
+
+/*
+#cgo LDFLAGS: -ldl
+#include <stdlib.h>
+#include "molt.h"
+const char* molt_open(const char* path, const char* abi);
+*/
+import "C"
+
+import (
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"unsafe"
+)
+
+// Version is the version of this module; libmolt is cached under it.
+const Version = "0.1.0"
+
+//go:embed molt.h
+var header []byte
+
+// Load opens libmolt once. [Do] calls it; call it yourself to learn early that the library is missing.
+// The error names every place tried and the command that builds the library.
+func Load() error { return load() }
+
+var load = sync.OnceValue(func() error {
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		return fmt.Errorf("torch: libtorch is bound on linux/amd64 only, this is %s/%s", runtime.GOOS, runtime.GOARCH)
+	}
+	sum := sha256.Sum256(header)
+	abi := C.CString(hex.EncodeToString(sum[:]))
+	defer C.free(unsafe.Pointer(abi))
+	var tried strings.Builder
+	for _, path := range candidates() {
+		if _, err := os.Stat(path); err != nil {
+			fmt.Fprintf(&tried, "\n  %s: not there", path)
+			continue
+		}
+		c := C.CString(path)
+		msg := C.molt_open(c, abi)
+		C.free(unsafe.Pointer(c))
+		if msg == nil {
+			return nil
+		}
+		fmt.Fprintf(&tried, "\n  %s: %s", path, C.GoString(msg))
+	}
+	return errors.New("torch: libmolt.so cannot be opened; run `make lib` in a checkout of molt, or set MOLT_LIB to its path. Tried:" + tried.String())
+})
+
+// candidates lists where libmolt may lie, in order: $MOLT_LIB alone when it is set.
+func candidates() []string {
+	if path := os.Getenv("MOLT_LIB"); path != "" {
+		return []string{path}
+	}
+	var paths []string
+	// With -trimpath the caller's file is no absolute path, and there is no checkout to look into.
+	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
+		paths = append(paths, filepath.Join(filepath.Dir(file), "..", "build", "lib", "libmolt.so"))
+	}
+	if exe, err := os.Executable(); err == nil {
+		paths = append(paths, filepath.Join(filepath.Dir(exe), "libmolt.so"))
+	}
+	if cache, err := os.UserCacheDir(); err == nil {
+		paths = append(paths, filepath.Join(cache, "molt", Version, "libmolt.so"))
+	}
+	return append(paths, "/usr/local/lib/libmolt.so")
+}

@@ -1,0 +1,51 @@
+// The whole C interface of libmolt. Handles are numbers (slot and generation), so a stale one is an error and never a crash.
+// Every function that can fail sets *err to a message that the caller frees. No Go pointer is kept past a call.
+#ifndef MOLT_H
+#define MOLT_H
+#include <stdint.h>
+
+typedef uint64_t mt_tensor; // 0: none
+typedef uint64_t mt_scope;  // 0: none
+// Lists are (offset, length) into the int64 pool that is passed beside the arguments: v = offset, n = length.
+typedef struct { int32_t tag, n; int64_t v; } mt_arg; // MT_DOUBLE: v holds the bits
+enum { MT_NONE, MT_TENSOR, MT_INT, MT_DOUBLE, MT_BOOL, MT_STRING, MT_INTS, MT_DOUBLES, MT_BOOLS, MT_TENSORS };
+// What mt_info reports: dtype and device in ATen's numbering.
+typedef struct { int64_t shape[8]; int32_t ndim, dtype, device, requires_grad; } mt_tensor_info;
+// Bytes: in live tensors, kept for re-use, and the highest sum of the two so far (blocks of 256 KB and more).
+typedef struct { int64_t used, cached, peak; } mt_memory_info;
+
+// X(result, name, parameters, arguments): one list declares the functions here and builds the shim that opens the library.
+#define MT_FUNCTIONS(X) \
+  X(const char*, mt_abi, (void), ()) \
+  X(mt_scope, mt_scope_open, (mt_scope parent, int32_t grad, char** err), (parent, grad, err)) \
+  X(int32_t, mt_scope_close, (mt_scope s, char** err), (s, err)) \
+  X(int32_t, mt_scope_move, (mt_scope from, mt_scope to, mt_tensor t, char** err), (from, to, t, err)) \
+  X(int32_t, mt_op, (const char* name, const char* overload, char** err), (name, overload, err)) \
+  X(char*, mt_schema, (int32_t op), (op)) \
+  X(int32_t, mt_call, (mt_scope s, int32_t op, const mt_arg* args, int32_t n, const int64_t* pool, mt_tensor* out, int32_t nout, char** err), \
+    (s, op, args, n, pool, out, nout, err)) \
+  X(mt_tensor, mt_from, (mt_scope s, const void* data, int32_t dtype, const int64_t* shape, int32_t ndim, char** err), \
+    (s, data, dtype, shape, ndim, err)) \
+  X(int32_t, mt_read, (mt_tensor t, void* dst, int64_t numel, int32_t dtype, char** err), (t, dst, numel, dtype, err)) \
+  X(int32_t, mt_write, (mt_tensor t, const void* src, int64_t numel, int32_t dtype, char** err), (t, src, numel, dtype, err)) \
+  X(int32_t, mt_info, (mt_tensor t, mt_tensor_info* out, char** err), (t, out, err)) \
+  X(int32_t, mt_require_grad, (mt_tensor t, int32_t on, char** err), (t, on, err)) \
+  X(int32_t, mt_backward, (mt_scope s, const mt_tensor* roots, const mt_tensor* grads, int32_t n, char** err), (s, roots, grads, n, err)) \
+  X(int32_t, mt_gradients, (mt_scope s, const mt_tensor* roots, const mt_tensor* grads, int32_t n, const mt_tensor* inputs, int32_t m, \
+    mt_tensor* out, char** err), (s, roots, grads, n, inputs, m, out, err)) \
+  X(mt_tensor, mt_grad, (mt_scope s, mt_tensor t, char** err), (s, t, err)) \
+  X(int32_t, mt_clear_grad, (mt_tensor t, char** err), (t, err)) \
+  X(int64_t, mt_live, (void), ()) \
+  X(mt_memory_info, mt_memory, (void), ()) \
+  X(int32_t, mt_threads, (int32_t n), (n)) \
+  X(uint64_t, mt_thread, (void), ())
+
+#ifdef __cplusplus
+#define MT_API extern "C" __attribute__((visibility("default")))
+#else
+#define MT_API
+#endif
+#define X(R, N, P, A) MT_API R N P;
+MT_FUNCTIONS(X)
+#undef X
+#endif

@@ -1,0 +1,26 @@
+// Opens libmolt at run time: Go never links it, so building, vetting and vendoring work before it exists.
+#include "molt.h"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#define X(R, N, P, A)      \
+  static R(*p_##N) P;      \
+  R N P { return p_##N A; }
+MT_FUNCTIONS(X)
+#undef X
+
+// molt_open binds every function of the library at path; it returns an error message that stays valid, or NULL.
+const char* molt_open(const char* path, const char* abi) {
+  static char message[512];
+  void* lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!lib) return dlerror();
+#define X(R, N, P, A) \
+  if (!(*(void**)&p_##N = dlsym(lib, #N))) { dlclose(lib); return "it lacks the function " #N; }
+  MT_FUNCTIONS(X)
+#undef X
+  if (strcmp(p_mt_abi(), abi) == 0) return NULL;
+  snprintf(message, sizeof message, "it was built for another version of torch/molt.h (%.12s, not %.12s)", p_mt_abi(), abi);
+  dlclose(lib);
+  return message;
+}

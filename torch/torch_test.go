@@ -1,0 +1,266 @@
+package torch_test
+
+import (
+	"errors"
+	"math"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	. "github.com/molt-go/molt/torch"
+)
+
+// Every test that makes tensors ends with none alive.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if n := Live(); n != 0 {
+		println("tensors still alive after all tests:", n)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func do(t *testing.T, f func(s *Scope)) {
+	t.Helper()
+	if err := Do(1, func(s *Scope) error { f(s); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fails runs f and checks that Do returns an operator error that says want.
+func fails(t *testing.T, want string, f func(s *Scope)) {
+	t.Helper()
+	err := Do(1, func(s *Scope) error { f(s); return nil })
+	var e *Error
+	if !errors.As(err, &e) || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %q (%T), want one that says %q", err, err, want)
+	}
+}
+
+func TestGradientsFlowThroughClosedBlocks(t *testing.T) {
+	do(t, func(s *Scope) {
+		w := New(s, []float32{2, 3}).RequireGrad(true)
+		y := s.Block(func(s *Scope) Tensor {
+			x := s.Block(func(s *Scope) Tensor { return s.Mul(w, w) })
+			return s.Mul(x, w) // w³
+		})
+		s.Backward([]Tensor{s.Sum(y)}, nil)
+		if diff := cmp.Diff([]float32{12, 27}, Values[float32](s.GradOf(w))); diff != "" {
+			t.Error("gradient of w³ is 3w²:", diff)
+		}
+	})
+}
+
+func TestBlockFreesWhatItMadeAndMovesItsResult(t *testing.T) {
+	do(t, func(s *Scope) {
+		before := Live()
+		y := s.Block(func(s *Scope) Tensor {
+			x := New(s, []float32{1, 2})
+			for range 10 {
+				x = s.Add(x, x)
+			}
+			return x
+		})
+		if Live() != before+1 {
+			t.Errorf("%d tensors alive after the block, want its result alone", Live()-before)
+		}
+		if got := Values[float32](y); got[1] != 2048 {
+			t.Error("result", got)
+		}
+	})
+	if Live() != 0 {
+		t.Error(Live(), "tensors alive after Do")
+	}
+}
+
+func TestBlockFreesOnPanic(t *testing.T) {
+	fails(t, "mat1 and mat2", func(s *Scope) {
+		s.Block(func(s *Scope) Tensor {
+			a := New(s, []float32{1, 2}, 1, 2)
+			return s.MatMul(a, a)
+		})
+	})
+	if Live() != 0 {
+		t.Error(Live(), "tensors alive after a failed Do")
+	}
+}
+
+func TestErrorNamesOperatorAndShapes(t *testing.T) {
+	err := Do(1, func(s *Scope) error {
+		s.Add(New(s, []float32{1, 2}), New(s, []float32{1, 2, 3}))
+		return nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "aten::add.Tensor(float32[2], float32[3]): The size of tensor a (2) must match") {
+		t.Error(err)
+	}
+}
+
+func TestMisuseOfScopesIsAnErrorThatNamesTheFix(t *testing.T) {
+	fails(t, "use the child's scope inside the block", func(s *Scope) {
+		x := New(s, []float32{1})
+		s.Block(func(*Scope) Tensor { return s.Add(x, x) })
+	})
+	var stale *Scope
+	var old Tensor
+	do(t, func(s *Scope) {
+		stale = s
+		old = New(s, []float32{1})
+	})
+	fails(t, "use of a scope after its scope was closed", func(s *Scope) { New(stale, []float32{1}) })
+	fails(t, "use of a tensor after its scope was closed", func(s *Scope) { s.Add(old, old) })
+	fails(t, "no such tensor", func(s *Scope) { Values[float32](Tensor{}) })
+	fails(t, "scope used on another thread", func(s *Scope) {
+		errs := make(chan any)
+		go func() {
+			defer func() { errs <- recover() }()
+			New(s, []float32{1})
+		}()
+		if e := <-errs; e != nil {
+			panic(e)
+		}
+	})
+}
+
+func TestGradModeIsTheScopesWhateverTheThreadDidBefore(t *testing.T) {
+	do(t, func(s *Scope) {
+		w := New(s, []float32{1}).RequireGrad(true)
+		if s.NoGrad(func(s *Scope) Tensor { return s.Mul(w, w) }).RequiresGrad() {
+			t.Error("a result of NoGrad requires grad")
+		}
+		nested := s.NoGrad(func(s *Scope) Tensor {
+			return s.Block(func(s *Scope) Tensor { return s.Grad(func(s *Scope) Tensor { return s.Mul(w, w) }) })
+		})
+		if !nested.RequiresGrad() {
+			t.Error("a result of Grad inside NoGrad does not require grad")
+		}
+		if !s.Mul(w, w).RequiresGrad() {
+			t.Error("the root scope is not in grad mode again")
+		}
+	})
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for range 200 {
+				do(t, func(s *Scope) {
+					w := New(s, []float32{1}).RequireGrad(true)
+					grad := i%2 == 0
+					block := s.NoGrad
+					if grad {
+						block = s.Grad
+					}
+					if got := block(func(s *Scope) Tensor { return s.Mul(w, w) }).RequiresGrad(); got != grad {
+						t.Errorf("in a scope with grad=%v a result has RequiresGrad %v", grad, got)
+					}
+				})
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestInPlaceReturnsItsTargetsHandle(t *testing.T) {
+	do(t, func(s *Scope) {
+		x := New(s, []float32{1, 2})
+		before := Live()
+		y := s.NoGrad(func(s *Scope) Tensor { return s.Add_(x, x) })
+		if y != x || Live() != before {
+			t.Errorf("in-place result %v is not its target %v, %d new tensors", y, x, Live()-before)
+		}
+	})
+}
+
+func TestCallFillsDefaultsAndChecksArgumentsAgainstTheSchema(t *testing.T) {
+	do(t, func(s *Scope) {
+		x := New(s, []float32{3, 1, 2})
+		sorted := s.Call("aten::sort", x)
+		if diff := cmp.Diff([]float32{1, 2, 3}, Values[float32](sorted[0])); diff != "" {
+			t.Error(diff)
+		}
+		if diff := cmp.Diff([]int64{1, 2, 0}, Values[int64](sorted[1])); diff != "" {
+			t.Error(diff)
+		}
+		parts := s.Call("aten::split_with_sizes", x, []int{1, 2})
+		if len(parts) != 2 || parts[1].Dim(0) != 2 {
+			t.Error("split", parts)
+		}
+		if v := s.Call("aten::_local_scalar_dense", s.Sum(x))[0].Item(); v != 6 {
+			t.Error("a scalar result", v)
+		}
+		norms := s.Call("aten::_foreach_norm.Scalar", make20(x), 2)
+		if len(norms) != 20 || math.Abs(norms[19].Item()-math.Sqrt(14)) > 1e-6 {
+			t.Error("a list of 20 results:", len(norms))
+		}
+	})
+	fails(t, "argument 2 (other) must be Tensor, not a float; the schema is aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1)", func(s *Scope) {
+		s.Call("aten::add.Tensor", New(s, []float32{1}), 2.5)
+	})
+	fails(t, "too many arguments", func(s *Scope) { s.Call("aten::relu", New(s, []float32{1}), 1, 2, 3) })
+	fails(t, "argument 2 (other) must be Tensor, not missing", func(s *Scope) { s.Call("aten::add.Tensor", New(s, []float32{1})) })
+	fails(t, "no_such", func(s *Scope) { s.Call("aten::no_such") })
+	fails(t, "which no operator takes", func(s *Scope) { s.Call("aten::relu", struct{}{}) })
+}
+
+func make20(x Tensor) []Tensor {
+	ts := make([]Tensor, 20)
+	for i := range ts {
+		ts[i] = x
+	}
+	return ts
+}
+
+func TestNumbersSurviveTheRoundTripInEveryType(t *testing.T) {
+	do(t, func(s *Scope) {
+		for d, got := range map[DType][]float64{
+			Float32:  Values[float64](New(s, []float32{1.5, -2})),
+			Float64:  Values[float64](New(s, []float64{1.5, -2})),
+			BFloat16: Values[float64](s.To(New(s, []float64{1.5, -2}), BFloat16)),
+			Float16:  Values[float64](s.To(New(s, []float64{1.5, -2}), Float16)),
+		} {
+			if diff := cmp.Diff([]float64{1.5, -2}, got); diff != "" {
+				t.Error(d, diff)
+			}
+		}
+		if diff := cmp.Diff([]int32{7, -8}, Values[int32](New(s, []int64{7, -8}))); diff != "" {
+			t.Error(diff)
+		}
+		if diff := cmp.Diff([]bool{true, false}, Values[bool](New(s, []uint8{2, 0}))); diff != "" {
+			t.Error(diff)
+		}
+		x := s.Zeros(BFloat16, 2, 2)
+		Write(x, []float32{1, 2, 3, 4})
+		if diff := cmp.Diff([]float32{1, 2, 3, 4}, Values[float32](x)); diff != "" || x.String() != "bfloat16[2,2]" {
+			t.Error(x, diff)
+		}
+	})
+	fails(t, "3 numbers do not fill the shape [2]", func(s *Scope) { New(s, []float32{1, 2, 3}, 2) })
+	fails(t, "the slice holds 1 numbers, the tensor 2", func(s *Scope) { Write(s.Zeros(Float32, 2), []float32{1}) })
+}
+
+func TestGradientsOfChosenInputsLeaveGradAlone(t *testing.T) {
+	do(t, func(s *Scope) {
+		a, b := New(s, []float32{2}).RequireGrad(true), New(s, []float32{5}).RequireGrad(true)
+		c := New(s, []float32{1}).RequireGrad(true)
+		g := s.Gradients([]Tensor{s.Mul(a, b)}, []Tensor{New(s, []float32{10})}, []Tensor{a, b, c})
+		if g[0].Item() != 50 || g[1].Item() != 20 || g[2] != (Tensor{}) || s.GradOf(a) != (Tensor{}) {
+			t.Error(g, s.GradOf(a))
+		}
+	})
+}
+
+func TestAllocatorReusesLargeBlocks(t *testing.T) {
+	do(t, func(s *Scope) {
+		s.Block(func(s *Scope) Tensor { s.Zeros(Float32, 1<<20); return Tensor{} })
+		first := Memory()
+		for range 50 {
+			s.Block(func(s *Scope) Tensor { s.Zeros(Float32, 1<<20); return Tensor{} })
+		}
+		if m := Memory(); m != first {
+			t.Errorf("memory went from %+v to %+v over equal blocks", first, m)
+		}
+	})
+}
+
+func approx(tol float64) cmp.Option { return cmpopts.EquateApprox(tol, tol) }
