@@ -1,0 +1,122 @@
+package model
+
+import (
+	"fmt"
+
+	"github.com/molt-go/molt/torch"
+)
+
+// Batch is one packed batch without padding between sequences: each row is a token, and says which keys it sees. It is made by
+// pure code; the layout is that of [torch.Scope.Attention]. Rows of one sequence stand together.
+type Batch struct {
+	IDs       []int32
+	Positions []int32 // for the rotary only
+	Rows      []int32 // (sequence, lo, hi) per token: it sees the sequence's logical keys lo ≤ j < hi
+	Seqs      []int32 // ranges of sequence b are Seqs[b] to Seqs[b+1]
+	Ranges    []int32 // (first slot, length)
+	Slots     []int64 // with a cache: where each row's key and value are written
+}
+
+// Len is the number of rows.
+func (b *Batch) Len() int { return len(b.IDs) }
+
+// AddSequence appends a sequence whose keys are the given ranges, (first slot, length) pairs end to end, and whose queries are
+// ids, the last of its logical keys: each sees all keys up to its own. It returns the first row.
+func (b *Batch) AddSequence(ids []int32, ranges ...int32) int {
+	if len(b.Seqs) == 0 {
+		b.Seqs = append(b.Seqs, 0)
+	}
+	keys := int32(0)
+	for i := 1; i < len(ranges); i += 2 {
+		keys += ranges[i]
+	}
+	first, seq := len(b.IDs), int32(len(b.Seqs)-1)
+	b.Ranges = append(b.Ranges, ranges...)
+	b.Seqs = append(b.Seqs, int32(len(b.Ranges)/2))
+	start := keys - int32(len(ids))
+	for i, id := range ids {
+		position := start + int32(i)
+		b.IDs = append(b.IDs, id)
+		b.Positions = append(b.Positions, position)
+		b.Rows = append(b.Rows, seq, 0, position+1)
+	}
+	return first
+}
+
+// Pad adds rows that see nothing until the number of rows is a multiple of 4, at least 8: then a row's float32 products do not
+// depend on the other rows. trash is the slot that padding rows write to, with a cache.
+func (b *Batch) Pad(trash int64) {
+	n := max(8, (b.Len()+3)/4*4) - b.Len()
+	if len(b.Seqs) == 0 {
+		b.AddSequence(nil)
+	}
+	seq := int32(len(b.Seqs) - 2)
+	for range n {
+		b.IDs = append(b.IDs, 0)
+		b.Positions = append(b.Positions, 0)
+		b.Rows = append(b.Rows, seq, 0, 0)
+		if b.Slots != nil {
+			b.Slots = append(b.Slots, trash)
+		}
+	}
+}
+
+// check finds what would make a kernel read outside its arguments: slots is the number of key rows, vocab that of ids.
+func (b *Batch) check(slots, vocab int) error {
+	n := b.Len()
+	if n == 0 || len(b.Positions) != n || len(b.Rows) != 3*n || (b.Slots != nil && len(b.Slots) != n) || len(b.Seqs) < 2 {
+		return fmt.Errorf("model: batch of %d ids has %d positions, %d row entries, %d slots, %d sequences", n, len(b.Positions), len(b.Rows),
+			len(b.Slots), len(b.Seqs)-1)
+	}
+	lengths := make([]int32, len(b.Seqs)-1)
+	for s := range lengths {
+		if b.Seqs[s] < 0 || b.Seqs[s+1] < b.Seqs[s] || int(b.Seqs[s+1])*2 > len(b.Ranges) {
+			return fmt.Errorf("model: sequence %d has the ranges %d to %d of %d", s, b.Seqs[s], b.Seqs[s+1], len(b.Ranges)/2)
+		}
+		for _, r := range pairs(b.Ranges[2*b.Seqs[s] : 2*b.Seqs[s+1]]) {
+			if r[0] < 0 || r[1] < 0 || int(r[0])+int(r[1]) > slots {
+				return fmt.Errorf("model: sequence %d has the range (%d, %d) over %d slots", s, r[0], r[1], slots)
+			}
+			lengths[s] += r[1]
+		}
+	}
+	for i, id := range b.IDs {
+		if id < 0 || int(id) >= vocab {
+			return fmt.Errorf("model: token %d at row %d is not in the vocabulary of %d", id, i, vocab)
+		}
+		s, lo, hi := b.Rows[3*i], b.Rows[3*i+1], b.Rows[3*i+2]
+		if s < 0 || int(s) >= len(lengths) || lo < 0 || hi > lengths[s] {
+			return fmt.Errorf("model: row %d sees keys %d to %d of sequence %d, which is not there", i, lo, hi, s)
+		}
+		if b.Slots != nil && (b.Slots[i] < 0 || b.Slots[i] >= int64(slots)) {
+			return fmt.Errorf("model: row %d writes to slot %d of %d", i, b.Slots[i], slots)
+		}
+	}
+	return nil
+}
+
+func pairs(flat []int32) [][2]int32 {
+	p := make([][2]int32, len(flat)/2)
+	for i := range p {
+		p[i] = [2]int32{flat[2*i], flat[2*i+1]}
+	}
+	return p
+}
+
+// input is a batch as tensors, made once and shared by all layers.
+type input struct {
+	ids, cos, sin, rows, seqs, ranges, slots torch.Tensor
+}
+
+func (m *Model) input(s *torch.Scope, b *Batch) input {
+	cos, sin := m.Rope.angles(b.Positions, m.HeadDim)
+	n, half := b.Len(), m.HeadDim/2
+	in := input{
+		ids: torch.New(s, b.IDs), cos: torch.New(s, cos, n, half), sin: torch.New(s, sin, n, half),
+		rows: torch.New(s, b.Rows, n, 3), seqs: torch.New(s, b.Seqs), ranges: torch.New(s, b.Ranges, len(b.Ranges)/2, 2),
+	}
+	if b.Slots != nil {
+		in.slots = torch.New(s, b.Slots)
+	}
+	return in
+}

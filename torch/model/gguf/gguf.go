@@ -1,0 +1,118 @@
+// Package gguf reads GGUF files (versions 2 and 3, little-endian) and turns their quantised tensors into float32.
+// It knows nothing of libtorch, of models or of text: names, shapes, metadata and numbers only.
+//
+// The format is the one that ggml documents; the values are bit-identical to those of the gguf-py package.
+package gguf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrClosed is returned for a tensor of a file that was closed.
+var ErrClosed = errors.New("gguf: file is closed")
+
+// File is an open GGUF file, mapped into memory. Its methods may be called from many goroutines, except for Close.
+type File struct {
+	// Meta holds the metadata. Values are of eight types, whatever width the file has:
+	// string, bool, int64, float64, []string, []bool, []int64, []float64.
+	Meta map[string]any
+	// Tensors lists the tensors in file order.
+	Tensors []TensorInfo
+
+	byName map[string]int
+	data   []byte // the whole file
+}
+
+// TensorInfo describes one tensor.
+type TensorInfo struct {
+	Name  string
+	Shape []int // row-major, outermost dimension first, as in torch: ggml's order reversed
+	Type  Type
+
+	offset, size int // of its bytes in the file; checked by Open
+}
+
+// Len is the number of elements.
+func (t TensorInfo) Len() int {
+	n := 1
+	for _, d := range t.Shape {
+		n *= d
+	}
+	return n
+}
+
+// Open maps the file and reads its header. Everything the header claims is checked against the size of the file here,
+// so that a damaged file is an error of Open, in time and memory proportional to the size of its header.
+func Open(path string) (*File, error) {
+	data, err := mmap(path)
+	if err != nil {
+		return nil, fmt.Errorf("gguf: %w", err)
+	}
+	f, err := parse(data)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("gguf: %s: %w", path, err), unix.Munmap(data))
+	}
+	return f, nil
+}
+
+func mmap(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() < headerSize {
+		return nil, fmt.Errorf("%s: not a GGUF file: no regular file of at least %d bytes", path, headerSize)
+	}
+	data, err := unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map %s: %w", path, err)
+	}
+	return data, nil
+}
+
+// Close unmaps the file. Meta and Tensors stay valid; Dequantize returns ErrClosed from then on.
+func (f *File) Close() error {
+	if f.data == nil {
+		return ErrClosed
+	}
+	data := f.data
+	f.data = nil
+	return unix.Munmap(data)
+}
+
+// Lookup finds a tensor by name.
+func (f *File) Lookup(name string) (TensorInfo, bool) {
+	i, ok := f.byName[name]
+	if !ok {
+		return TensorInfo{}, false
+	}
+	return f.Tensors[i], true
+}
+
+// Value is a type that metadata can have.
+type Value interface {
+	string | bool | int64 | float64 | []string | []bool | []int64 | []float64
+}
+
+// Get returns the metadata under key as a T. A missing key and a value of another type are errors that name the key.
+func Get[T Value](f *File, key string) (T, error) {
+	var zero T
+	v, ok := f.Meta[key]
+	if !ok {
+		return zero, fmt.Errorf("gguf: no metadata %q in this file", key)
+	}
+	t, ok := v.(T)
+	if !ok {
+		return zero, fmt.Errorf("gguf: metadata %q is a %T, want %T", key, v, zero)
+	}
+	return t, nil
+}

@@ -1,0 +1,159 @@
+// Package model holds one decoder-only transformer for several families of language models, configured by flags, its weights'
+// loading and saving, and the packed batches that it runs on. The rollout engine and the trainer run this same code.
+// It knows nothing of reinforcement learning or of text.
+package model
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/molt-go/molt/torch"
+)
+
+// Model is a decoder and its weights, which live in the scope that made it.
+type Model struct {
+	Config
+	DType  torch.DType
+	embed  torch.Tensor // [vocab, hidden]
+	head   torch.Tensor // [vocab, hidden]; the embedding when tied
+	norm   torch.Tensor // [hidden]
+	layers []layer
+	leaves []torch.Tensor
+	params []Param
+}
+
+// layer holds a block's weights; projections that read the same input are fused, and the named parameters are views of them.
+type layer struct {
+	attnNorm, mlpNorm torch.Tensor
+	qkv, qkvBias      torch.Tensor // [(heads + 2 kvHeads)·headDim, hidden]
+	out, outBias      torch.Tensor // [hidden, heads·headDim]
+	gateUp, guBias    torch.Tensor // [2 inner, hidden]
+	down, downBias    torch.Tensor // [hidden, inner]
+}
+
+// Param is a named weight as checkpoints have it: rows [first, first+rows) of a leaf.
+type Param struct {
+	Name        string
+	Tensor      torch.Tensor // a view of the leaf
+	leaf        torch.Tensor
+	first, rows int
+}
+
+// Grad is the gradient that backward left for p, a view in s, or the zero Tensor.
+func (p Param) Grad(s *torch.Scope) torch.Tensor {
+	g := s.GradOf(p.leaf)
+	if g == (torch.Tensor{}) {
+		return g
+	}
+	return s.Narrow(g, 0, p.first, p.rows)
+}
+
+// New makes a model of uninitialised weights in s.
+func New(s *torch.Scope, c Config, d torch.DType) *Model {
+	m := &Model{Config: c, DType: d}
+	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	m.embed = m.matrix(s, c.Width, part{"model.embed_tokens.weight", c.Vocab})
+	for i := range c.Layers {
+		name := func(rest string) string { return fmt.Sprintf("model.layers.%d.%s", i, rest) }
+		l := layer{}
+		l.attnNorm = m.vector(s, part{name("input_layernorm.weight"), c.Width})
+		l.qkv, l.qkvBias = m.linear(s, c.Width, c.QKVBias,
+			part{name("self_attn.q_proj"), q}, part{name("self_attn.k_proj"), kv}, part{name("self_attn.v_proj"), kv})
+		l.out, l.outBias = m.linear(s, q, c.OutBias, part{name("self_attn.o_proj"), c.Width})
+		l.mlpNorm = m.vector(s, part{name("post_attention_layernorm.weight"), c.Width})
+		l.gateUp, l.guBias = m.linear(s, c.Width, c.MLPBias, part{name("mlp.gate_proj"), c.Inner}, part{name("mlp.up_proj"), c.Inner})
+		l.down, l.downBias = m.linear(s, c.Inner, c.MLPBias, part{name("mlp.down_proj"), c.Width})
+		m.layers = append(m.layers, l)
+	}
+	m.norm = m.vector(s, part{"model.norm.weight", c.Width})
+	m.head = m.embed
+	if !c.Tied {
+		m.head = m.matrix(s, c.Width, part{"lm_head.weight", c.Vocab})
+	}
+	return m
+}
+
+// part is a named share of a leaf: its rows.
+type part struct {
+	name string
+	rows int
+}
+
+func (m *Model) linear(s *torch.Scope, in int, bias bool, parts ...part) (w, b torch.Tensor) {
+	ws, bs := make([]part, len(parts)), make([]part, len(parts))
+	for i, p := range parts {
+		ws[i], bs[i] = part{p.name + ".weight", p.rows}, part{p.name + ".bias", p.rows}
+	}
+	w = m.matrix(s, in, ws...)
+	if bias {
+		b = m.vector(s, bs...)
+	}
+	return w, b
+}
+
+func (m *Model) matrix(s *torch.Scope, columns int, parts ...part) torch.Tensor {
+	return m.leaf(s, parts, columns)
+}
+func (m *Model) vector(s *torch.Scope, parts ...part) torch.Tensor { return m.leaf(s, parts) }
+
+func (m *Model) leaf(s *torch.Scope, parts []part, columns ...int) torch.Tensor {
+	rows := 0
+	for _, p := range parts {
+		rows += p.rows
+	}
+	t := s.Empty(m.DType, append([]int{rows}, columns...)...)
+	first := 0
+	for _, p := range parts {
+		m.params = append(m.params, Param{p.name, s.Narrow(t, 0, first, p.rows), t, first, p.rows})
+		first += p.rows
+	}
+	m.leaves = append(m.leaves, t)
+	return t
+}
+
+// Params lists the named weights in the order of the layers; a tied head is not listed again.
+func (m *Model) Params() []Param { return m.params }
+
+// Leaves lists the tensors that hold the parameters, to mark them for gradients.
+func (m *Model) Leaves() []torch.Tensor { return m.leaves }
+
+// NumParams counts the weights.
+func (m *Model) NumParams() int {
+	n := 0
+	for _, t := range m.leaves {
+		n += t.Numel()
+	}
+	return n
+}
+
+// CopyFrom copies params, in place, converting to m's dtype. Every parameter of m must be there with its shape, and no other;
+// otherwise nothing is copied and the error names all that differ.
+func (m *Model) CopyFrom(s *torch.Scope, params []Param) error {
+	given := make(map[string]torch.Tensor, len(params))
+	for _, p := range params {
+		given[p.Name] = p.Tensor
+	}
+	var fault mismatch
+	for _, p := range m.params {
+		if t, ok := given[p.Name]; ok {
+			fault.shape(p.Name, p.Tensor.Shape(), t.Shape())
+		} else {
+			fault.missing(p.Name)
+		}
+	}
+	for _, p := range params {
+		if !slices.ContainsFunc(m.params, func(q Param) bool { return q.Name == p.Name }) {
+			fault.extra(p.Name)
+		}
+	}
+	if err := fault.err(); err != nil {
+		return err
+	}
+	s.NoGrad(func(s *torch.Scope) torch.Tensor {
+		for _, p := range m.params {
+			s.Copy_(p.Tensor, given[p.Name])
+		}
+		return torch.Tensor{}
+	})
+	return nil
+}

@@ -1,0 +1,188 @@
+package model_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/molt-go/molt/torch"
+	. "github.com/molt-go/molt/torch/model"
+)
+
+func TestBothConfigKeyStylesGiveTheSameModel(t *testing.T) {
+	for _, f := range models(t) {
+		v5, err := ReadConfig(filepath.Join(f.path, "config.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v4, err := ReadConfig(filepath.Join(f.path, "config_v4.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(v5, v4); diff != "" {
+			t.Errorf("%s: %s", f.path, diff)
+		}
+	}
+}
+
+// A decode step among others, the prefill and the packed training rows of a text give the same bits: mismatch 0 by construction.
+func TestLogProbsDoNotDependOnTheRestOfTheBatch(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	text := func(n int) []int32 {
+		ids := make([]int32, n)
+		for i := range ids {
+			ids[i] = r.Int32N(320)
+		}
+		return ids
+	}
+	for _, d := range []torch.DType{torch.Float32, torch.BFloat16} {
+		do(t, func(s *torch.Scope) {
+			m := load(t, s, models(t)[0].path, d)
+			ids := text(83)
+			alone, _ := score(t, s, m, ids)
+			s.NoGrad(func(s *torch.Scope) torch.Tensor {
+				var b Batch
+				other := text(40)
+				b.AddSequence(other, 0, 40)
+				prompt := ids[:50] // one prompt, two continuations of it
+				first := b.AddSequence(prompt, 40, 50)
+				b.AddSequence(ids[50:70], 40, 50, 90, 20)
+				own := b.AddSequence(ids[50:], 40, 50, 110, 33)
+				b.Pad(0)
+				var at []int64
+				for i := range len(ids) - 1 {
+					row := first + i
+					if i >= 50 {
+						row = own + i - 50
+					}
+					at = append(at, int64(row))
+				}
+				h := s.IndexSelect(hidden(t, s, m, &b, nil), 0, torch.New(s, at))
+				packed, _ := m.LogP(s, h, ids[1:], slices.Repeat([]float32{1}, len(at)))
+				if diff := cmp.Diff(alone, torch.Values[float32](packed)); diff != "" {
+					t.Errorf("%v: packed with a shared prompt: %s", d, diff)
+				}
+				// The same text again, token by token through a cache.
+				cache := m.NewCache(s, len(ids)+1)
+				for i := range len(ids) - 1 {
+					s.Block(func(s *torch.Scope) torch.Tensor {
+						var b Batch
+						b.AddSequence(ids[i:i+1], 0, int32(i+1))
+						b.Slots = []int64{int64(i)}
+						b.Pad(int64(len(ids)))
+						lp, _ := m.LogP(s, s.Narrow(hidden(t, s, m, &b, cache), 0, 0, 1), ids[i+1:i+2], []float32{1})
+						if got := torch.Values[float32](lp)[0]; got != alone[i] {
+							t.Errorf("%v: decode step %d gives %v, the whole text %v", d, i, got, alone[i])
+						}
+						return torch.Tensor{}
+					})
+				}
+				return torch.Tensor{}
+			})
+		})
+	}
+}
+
+func TestFusedProjectionsEqualSeparateOnes(t *testing.T) {
+	for _, d := range []torch.DType{torch.Float32, torch.BFloat16} {
+		do(t, func(s *torch.Scope) {
+			m := load(t, s, models(t)[0].path, d)
+			x := s.To(s.Randn(12, m.Width), d)
+			byName := map[string]torch.Tensor{}
+			for _, p := range m.Params() {
+				byName[p.Name] = p.Tensor
+			}
+			q, k := byName["model.layers.0.self_attn.q_proj.weight"], byName["model.layers.0.self_attn.k_proj.weight"]
+			fused := s.Linear(x, s.Cat(0, q, k), torch.Tensor{})
+			separate := s.Cat(1, s.Linear(x, s.Clone(q), torch.Tensor{}), s.Linear(x, s.Clone(k), torch.Tensor{}))
+			if diff := cmp.Diff(torch.Values[float32](separate), torch.Values[float32](fused)); diff != "" {
+				t.Errorf("%v: %s", d, diff)
+			}
+		})
+	}
+}
+
+func TestCopyFromAccountsForEveryParameter(t *testing.T) {
+	do(t, func(s *torch.Scope) {
+		path := models(t)[0].path
+		a, b := load(t, s, path, torch.Float32), load(t, s, path, torch.BFloat16)
+		s.NoGrad(func(s *torch.Scope) torch.Tensor { s.Zero_(a.Params()[0].Tensor); return torch.Tensor{} })
+		if err := b.CopyFrom(s, a.Params()); err != nil {
+			t.Fatal(err)
+		}
+		for i, p := range a.Params() {
+			want := torch.Values[float32](s.To(p.Tensor, torch.BFloat16))
+			if diff := cmp.Diff(want, torch.Values[float32](b.Params()[i].Tensor)); diff != "" {
+				t.Fatal(p.Name, diff)
+			}
+		}
+		before := torch.Values[float32](b.Params()[0].Tensor)
+		short := slices.Delete(slices.Clone(a.Params()), 3, 4)
+		short[0] = Param{Name: "stranger", Tensor: short[0].Tensor}
+		err := b.CopyFrom(s, short)
+		for _, name := range []string{a.Params()[0].Name + " is missing", a.Params()[3].Name + " is missing", "stranger is not a parameter"} {
+			if err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("error %v does not say %q", err, name)
+			}
+		}
+		if diff := cmp.Diff(before, torch.Values[float32](b.Params()[0].Tensor)); diff != "" {
+			t.Error("a refused copy changed weights:", diff)
+		}
+	})
+}
+
+func TestBadFilesAndBatchesAreErrorsThatNameTheFault(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		p := filepath.Join(dir, name)
+		if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	good, err := os.ReadFile(filepath.Join(models(t)[0].path, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	do(t, func(s *torch.Scope) {
+		for _, c := range []struct{ path, want string }{
+			{filepath.Join(dir, "nowhere"), "no such file"},
+			{write("short.gguf", "GGUF"), "short.gguf"},
+			{dir, "config.json"},
+		} {
+			if _, err := Load(s, c.path, torch.Float32); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Load(%s): %v, want %q", c.path, err, c.want)
+			}
+		}
+		write("config.json", strings.Replace(string(good), `"llama"`, `"dodo"`, 1))
+		if _, err := Load(s, dir, torch.Float32); err == nil || !strings.Contains(err.Error(), `"dodo" is not supported; known: llama`) {
+			t.Error(err)
+		}
+		write("config.json", strings.Replace(string(good), `"num_hidden_layers": `, `"num_hidden_layers": 1`, 1))
+		weights, err := os.ReadFile(filepath.Join(models(t)[0].path, "model.safetensors"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		write("model.safetensors", string(weights))
+		if _, err := Load(s, dir, torch.Float32); err == nil || !strings.Contains(err.Error(), "model.layers.12.mlp.down_proj.weight is missing") {
+			t.Error(err)
+		}
+		m := load(t, s, models(t)[0].path, torch.Float32)
+		var b Batch
+		b.AddSequence([]int32{1, 400}, 0, 2)
+		b.Pad(0)
+		if _, err := m.Hidden(s, &b, nil); err == nil || !strings.Contains(err.Error(), "token 400 at row 1 is not in the vocabulary of 320") {
+			t.Error(err)
+		}
+		b = Batch{}
+		b.AddSequence([]int32{1, 2}, 100, 2)
+		b.Pad(0)
+		if _, err := m.Hidden(s, &b, nil); err == nil || !strings.Contains(err.Error(), "range (100, 2) over 8 slots") {
+			t.Error(err)
+		}
+	})
+}

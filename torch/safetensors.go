@@ -1,0 +1,399 @@
+package torch
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+// A safetensors file is an 8-byte little-endian header length, a JSON header and the data of the tensors, end to
+// end. The format allows headers of 100 MB; 16 MiB holds 100,000 tensors and is read in well under a second.
+const maxSafeTensorsHeader = 16 << 20
+
+var safeTensorsDTypes = map[string]DType{
+	"U8": Uint8, "I8": Int8, "I16": Int16, "I32": Int32, "I64": Int64,
+	"F16": Float16, "F32": Float32, "F64": Float64, "BOOL": Bool, "BF16": BFloat16,
+}
+
+// Entry is one tensor of a safetensors file.
+type Entry struct {
+	Name  string
+	DType DType
+	Shape []int // empty for a scalar
+	// Data holds the elements in row-major, little-endian order. That of an opened file is mapped: writing to it, or
+	// reading it after Close, is a fault. Files of other writers may not align it to the size of an element.
+	Data []byte
+	// Write, where set, gives the data to WriteSafeTensors in place of Data. It is called when the entry's turn
+	// comes, so that converted or copied tensors need not all be in memory at once.
+	Write func(w io.Writer) error
+}
+
+// size returns the bytes that shape and dtype ask for. A dimension of 0 counts as 1 in the check for overflow,
+// because strides are computed so.
+func (e Entry) size() (int, error) {
+	bound, size := uint64(e.DType.Size()), e.DType.Size()
+	for _, d := range e.Shape {
+		hi, lo := bits.Mul64(bound, uint64(max(d, 1)))
+		if d < 0 || hi != 0 || lo > math.MaxInt || len(e.Shape) > 64 {
+			return 0, fmt.Errorf("shape of %d dimensions: more than 64, or negative or too large at %d", len(e.Shape), d)
+		}
+		bound, size = lo, size*d
+	}
+	return size, nil
+}
+
+// SafeTensors is a read-only view of a checkpoint in safetensors files. It is safe for concurrent use until Close.
+type SafeTensors struct {
+	entries map[string]Entry
+	mapped  [][]byte
+}
+
+// OpenSafeTensors maps a checkpoint into memory without reading its data. The path is a .safetensors file, an index
+// (.safetensors.index.json) whose shards lie beside it, or a folder with model.safetensors or
+// model.safetensors.index.json. Headers are checked in full: data that overlaps, leaves a hole, ends beyond the file or
+// does not fit its shape, and a dtype that this package lacks, are errors naming file and tensor. A mapped file must not
+// be truncated in place; WriteSafeTensors replaces it, which is safe.
+func OpenSafeTensors(path string) (*SafeTensors, error) {
+	s := &SafeTensors{entries: map[string]Entry{}}
+	path, err := findSafeTensors(path)
+	switch {
+	case err != nil:
+	case strings.HasSuffix(path, ".index.json"):
+		err = s.openShards(path)
+	default:
+		err = s.openFile(path, nil)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("safetensors %s: %w", path, err), s.Close())
+	}
+	return s, nil
+}
+
+// Names returns the names of all tensors, sorted.
+func (s *SafeTensors) Names() []string { return slices.Sorted(maps.Keys(s.entries)) }
+
+// Lookup returns the tensor of that name; its Data is valid until Close.
+func (s *SafeTensors) Lookup(name string) (Entry, bool) {
+	e, ok := s.entries[name]
+	return e, ok
+}
+
+// Close unmaps the files. No Data of this checkpoint may be used afterwards. A second Close does nothing.
+func (s *SafeTensors) Close() error {
+	var err error
+	for _, m := range s.mapped {
+		err = errors.Join(err, unix.Munmap(m))
+	}
+	s.entries, s.mapped = nil, nil
+	return err
+}
+
+func findSafeTensors(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil || !info.IsDir() {
+		return path, err
+	}
+	for _, name := range []string{"model.safetensors", "model.safetensors.index.json"} {
+		file := filepath.Join(path, name)
+		if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+			return file, err
+		}
+	}
+	return path, errors.New("the folder has neither model.safetensors nor model.safetensors.index.json")
+}
+
+// openShards wants index and shards to agree: a tensor that only one of them knows is an error.
+func (s *SafeTensors) openShards(path string) error {
+	index, err := s.mapFile(path)
+	if err != nil {
+		return err
+	}
+	shardOf, err := parseIndex(index)
+	if err != nil {
+		return err
+	}
+	for _, shard := range slices.Compact(slices.Sorted(maps.Values(shardOf))) {
+		if err := s.openFile(filepath.Join(filepath.Dir(path), shard), shardOf); err != nil {
+			return fmt.Errorf("shard %.200q: %w", shard, err)
+		}
+	}
+	for name, shard := range shardOf {
+		if _, ok := s.entries[name]; !ok {
+			return fmt.Errorf("tensor %.200q of the index is not in its shard %.200q", name, shard)
+		}
+	}
+	return nil
+}
+
+// openFile adds a file's tensors; shardOf is nil for a checkpoint of one file.
+func (s *SafeTensors) openFile(path string, shardOf map[string]string) error {
+	file, err := s.mapFile(path)
+	if err != nil {
+		return err
+	}
+	entries, err := parseSafeTensors(file)
+	for _, e := range entries {
+		if shardOf != nil && shardOf[e.Name] != filepath.Base(path) {
+			return fmt.Errorf("tensor %.200q is here, but the index has it in %.200q", e.Name, shardOf[e.Name])
+		}
+		s.entries[e.Name] = e
+	}
+	return err
+}
+
+func (s *SafeTensors) mapFile(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe must not block
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil && (!info.Mode().IsRegular() || info.Size() == 0) {
+		err = fmt.Errorf("cannot map a file of mode %s and %d bytes", info.Mode(), info.Size())
+	}
+	if err != nil {
+		return nil, err
+	}
+	m, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
+	if err == nil {
+		s.mapped = append(s.mapped, m)
+	}
+	return m, err
+}
+
+// tensorHeader is a tensor's object in the header; offsets count from the header's end.
+type tensorHeader struct {
+	name    string
+	DType   string `json:"dtype"`
+	Shape   []int  `json:"shape"`
+	Offsets []int  `json:"data_offsets"` // begin, end
+}
+
+// entry wants the tensor to begin at the given byte of data, where the one before ended.
+func (h tensorHeader) entry(data []byte, at int) (e Entry, err error) {
+	dtype, known := safeTensorsDTypes[h.DType]
+	e = Entry{Name: h.name, DType: dtype, Shape: h.Shape}
+	size, err := e.size()
+	switch begin, end := at, at+size; {
+	case !known:
+		err = fmt.Errorf("unsupported dtype %.20q, none of %v", h.DType, slices.Sorted(maps.Keys(safeTensorsDTypes)))
+	case h.Shape == nil || len(h.Offsets) != 2:
+		err = errors.New("shape or data_offsets (begin, end) missing")
+	case err != nil:
+	case h.Offsets[1]-h.Offsets[0] != size:
+		err = fmt.Errorf("data_offsets %d do not hold the %d bytes of shape and dtype", h.Offsets, size)
+	case h.Offsets[0] != begin:
+		err = fmt.Errorf("begins at byte %d, but the one before ends at %d: overlap or hole", h.Offsets[0], begin)
+	case size > len(data)-begin:
+		err = fmt.Errorf("ends at byte %d of data, but there are %d: is the file cut off?", h.Offsets[1], len(data))
+	default:
+		e.Data = data[begin:end:end]
+	}
+	return e, err
+}
+
+// parseSafeTensors returns the tensors of a file in the order of their data.
+func parseSafeTensors(file []byte) ([]Entry, error) {
+	if len(file) < 8 || binary.LittleEndian.Uint64(file) > uint64(len(file)-8) {
+		return nil, fmt.Errorf("the header is cut off: the file has only %d bytes", len(file))
+	}
+	length := binary.LittleEndian.Uint64(file)
+	var headers []tensorHeader
+	err := parseObject(file[8:8+length], func(name string, value *json.Decoder) error {
+		if name == "__metadata__" {
+			return value.Decode(&map[string]string{})
+		}
+		headers = append(headers, tensorHeader{name: name})
+		return value.Decode(&headers[len(headers)-1])
+	})
+	if err != nil {
+		return nil, fmt.Errorf("header: %w", err)
+	}
+	slices.SortStableFunc(headers, func(a, b tensorHeader) int { return slices.Compare(a.Offsets, b.Offsets) })
+
+	data, at := file[8+length:], 0
+	entries := make([]Entry, 0, len(headers))
+	for _, h := range headers {
+		e, err := h.entry(data, at)
+		if err != nil {
+			return nil, fmt.Errorf("tensor %.200q: %w", h.name, err)
+		}
+		entries, at = append(entries, e), h.Offsets[1]
+	}
+	if at != len(data) {
+		return nil, fmt.Errorf("the last %d bytes belong to no tensor", len(data)-at)
+	}
+	return entries, nil
+}
+
+// parseIndex returns the file name of each tensor's shard.
+func parseIndex(index []byte) (map[string]string, error) {
+	shardOf := map[string]string{}
+	err := parseObject(index, func(key string, value *json.Decoder) error {
+		var text json.RawMessage
+		if err := value.Decode(&text); err != nil || key != "weight_map" {
+			return err
+		}
+		return parseObject(text, func(name string, value *json.Decoder) error {
+			var shard string
+			err := value.Decode(&shard)
+			if err == nil && (!filepath.IsLocal(shard) || filepath.Base(shard) != shard) {
+				err = fmt.Errorf("shard %.200q is not the name of a file beside the index", shard)
+			}
+			shardOf[name] = shard
+			return err
+		})
+	})
+	if err == nil && len(shardOf) == 0 {
+		err = errors.New("weight_map is missing or empty")
+	}
+	return shardOf, err
+}
+
+// parseObject reads text as one JSON object, in which visit decodes the value of each name. Of two equal names
+// json.Unmarshal would silently take the last.
+func parseObject(text []byte, visit func(name string, value *json.Decoder) error) error {
+	if len(text) > maxSafeTensorsHeader || !utf8.Valid(text) {
+		return fmt.Errorf("%d bytes of JSON are over the limit of %d or not UTF-8", len(text), maxSafeTensorsHeader)
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if token, err := dec.Token(); err != nil || token != json.Delim('{') {
+		return errors.Join(errors.New("not a JSON object"), err)
+	}
+	seen := map[string]bool{}
+	for dec.More() {
+		token, err := dec.Token()
+		name, _ := token.(string)
+		if err == nil && seen[name] {
+			err = errors.New("duplicate name")
+		}
+		if err == nil {
+			seen[name], err = true, visit(name, dec)
+		}
+		if err != nil {
+			return fmt.Errorf("%.200q: %.500v", name, err) // the decoder may quote megabytes
+		}
+	}
+	if _, err := dec.Token(); err != nil {
+		return fmt.Errorf("end of the JSON object: %w", err)
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return errors.New("more text after the JSON object")
+	}
+	return nil
+}
+
+// WriteSafeTensors writes the entries in the given order; dtypes of falling size keep all data aligned. The header is
+// padded to 8 bytes; metadata may be nil. The file appears under its name when it is complete and on disk: an
+// earlier one, mapped or not, stays whole until then. An entry that gives more or fewer bytes than its shape and
+// dtype need is an error.
+func WriteSafeTensors(path string, entries []Entry, metadata map[string]string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".safetensors-*")
+	if err != nil {
+		return fmt.Errorf("safetensors %s: %w", path, err)
+	}
+	err = encodeSafeTensors(f, entries, metadata)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("safetensors %s: %w", path, err), os.Remove(f.Name()))
+	}
+	return nil
+}
+
+func encodeSafeTensors(file io.Writer, entries []Entry, metadata map[string]string) error {
+	header, err := encodeHeader(entries, metadata)
+	if err != nil {
+		return err
+	}
+	buffer := bufio.NewWriterSize(file, 1<<20)
+	buffer.Write(header) // Flush returns the first error
+	for _, e := range entries {
+		size, _ := e.size() // checked with the header
+		w := &countingWriter{w: buffer}
+		if e.Write != nil {
+			err = e.Write(w)
+		} else {
+			_, err = w.Write(e.Data)
+		}
+		if err == nil && w.n != size {
+			err = fmt.Errorf("%d bytes given, but shape and dtype need %d", w.n, size)
+		}
+		if err != nil {
+			return fmt.Errorf("tensor %.200q: %w", e.Name, err)
+		}
+	}
+	return buffer.Flush()
+}
+
+type countingWriter struct {
+	w io.Writer
+	n int
+}
+
+func (w *countingWriter) Write(p []byte) (int, error) {
+	n, err := w.w.Write(p)
+	w.n += n
+	return n, err
+}
+
+// encodeHeader returns the header with its length in front.
+func encodeHeader(entries []Entry, metadata map[string]string) ([]byte, error) {
+	header := append(make([]byte, 8), '{')
+	separator := ""
+	field := func(name string, value any) {
+		key, _ := json.Marshal(name) // neither can fail: strings and numbers only
+		text, _ := json.Marshal(value)
+		header = fmt.Appendf(header, "%s%s:%s", separator, key, text)
+		separator = ","
+	}
+	if metadata != nil {
+		field("__metadata__", metadata)
+	}
+	seen, at := map[string]bool{"__metadata__": true}, 0
+	for _, e := range entries {
+		h := tensorHeader{Shape: append([]int{}, e.Shape...)}
+		for name, dtype := range safeTensorsDTypes {
+			if dtype == e.DType {
+				h.DType = name
+			}
+		}
+		size, err := e.size()
+		switch {
+		case err != nil:
+		case h.DType == "":
+			err = fmt.Errorf("the format has no dtype %s", e.DType)
+		case seen[e.Name] || !utf8.ValidString(e.Name):
+			err = errors.New("the name is a duplicate, reserved or not UTF-8")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("tensor %.200q: %w", e.Name, err)
+		}
+		h.Offsets = []int{at, at + size}
+		field(e.Name, h)
+		seen[e.Name], at = true, at+size
+	}
+	header = append(header, '}')
+	header = append(header, "       "[:-len(header)&7]...)
+	if len(header)-8 > maxSafeTensorsHeader {
+		return nil, fmt.Errorf("a header of %d bytes is over the limit of %d", len(header)-8, maxSafeTensorsHeader)
+	}
+	binary.LittleEndian.PutUint64(header, uint64(len(header)-8))
+	return header, nil
+}
