@@ -206,3 +206,12 @@ func (t Tensor) info() (i C.mt_tensor_info) {
 }
 
 func dims(shape []int) *C.int64_t { return (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(shape))) }
+
+// Bytes is a copy of t's memory in row-major order, Numel·DType.Size long: what a file of weights holds.
+func Bytes(t Tensor) []byte {
+	dst := make([]byte, t.Numel()*t.DType().Size())
+	var e *C.char
+	C.mt_read(t.h, unsafe.Pointer(unsafe.SliceData(dst)), C.int64_t(t.Numel()), C.int32_t(t.DType()), &e)
+	check("Bytes", e)
+	return dst
+}

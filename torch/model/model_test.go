@@ -186,3 +186,26 @@ func TestBadFilesAndBatchesAreErrorsThatNameTheFault(t *testing.T) {
 		}
 	})
 }
+
+func TestSavedModelLoadsWithTheSameBits(t *testing.T) {
+	for _, f := range models(t) {
+		for _, d := range []torch.DType{torch.Float32, torch.BFloat16} {
+			dir := t.TempDir()
+			do(t, func(s *torch.Scope) {
+				a := load(t, s, f.path, d)
+				if err := a.Save(dir); err != nil {
+					t.Fatal(err)
+				}
+				b := load(t, s, dir, d)
+				if diff := cmp.Diff(a.Config, b.Config); diff != "" {
+					t.Error(f.path, diff)
+				}
+				for i, p := range a.Params() {
+					if q := b.Params()[i]; p.Name != q.Name || string(torch.Bytes(p.Tensor)) != string(torch.Bytes(q.Tensor)) {
+						t.Errorf("%s: %s changed on its way through a file", f.path, p.Name)
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package estimators
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// deviations is every difference to the reference that these tests allow.
+var deviations = map[string]string{
+	"masked slots": "the reference whitens slots without an action too; here they are always 0",
+	"whitening":    "the reference rounds the mean to float32, which a small spread around a large mean magnifies; here it is float64",
+	"equal groups": "the reference divides a float32 rounding by 1e-9 and gets advantages near 0.8; here they are 0",
+}
+
+type reference struct {
+	Cases []struct {
+		Name   string
+		Inputs struct {
+			Rewards                 []float32
+			RolloutIDs              []string      `json:"rollout_ids"`
+			GroupIDs                []string      `json:"group_ids"`
+			Masks                   [][][]float32 `json:"action_masks"`
+			KLs, Values             [][][]float32
+			KLCoef                  float64 `json:"kl_coef"`
+			Gamma, Lam              float64
+			NoWhiten                bool      `json:"no_whiten"`
+			ClipRange               []float64 `json:"clip_range"`
+			Truncated               []float32
+			ContextLength           []float64 `json:"context_length"`
+			MaxLen                  int       `json:"max_len"`
+			OverlongBuffer          *float64  `json:"overlong_buffer_len"`
+			OverlongFactor          float64   `json:"overlong_penalty_factor"`
+			StopProperlyPenaltyCoef *float64  `json:"stop_properly_penalty_coef"`
+		}
+		Outputs map[string]struct{ Advantages, Returns [][][]float32 }
+	}
+	Whitening []struct {
+		Name       string
+		Advantages [][][]float32
+		Masks      [][][]float32
+		NoWhiten   bool `json:"no_whiten"`
+		Out        [][][]float32
+	}
+	EqualGroups []struct {
+		N      int
+		Reward float32
+	} `json:"rounding_dependent_equal_groups"`
+}
+
+func loadReference(t *testing.T) reference {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "testdata", "reference", "estimators.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ref reference
+	if err := json.Unmarshal(text, &ref); err != nil {
+		t.Fatal(err)
+	}
+	if len(ref.Cases) == 0 || len(ref.Whitening) == 0 || len(ref.EqualGroups) == 0 {
+		t.Fatal("the reference has an empty list of cases")
+	}
+	return ref
+}
+
+// ids numbers names by first appearance.
+func ids(names []string) []int64 {
+	var out []int64
+	for _, name := range names {
+		out = append(out, int64(slices.Index(names, name)))
+	}
+	return out
+}
+
+func bools(rows [][]float32) [][]bool {
+	out := make([][]bool, len(rows))
+	for i, row := range rows {
+		out[i] = make([]bool, len(row))
+		for t, x := range row {
+			out[i][t] = x != 0
+		}
+	}
+	return out
+}
+
+// compare wants got equal to want within 1e-5 relative plus abs where the mask is true, and exactly 0 elsewhere.
+func compare(t *testing.T, what string, got, want [][]float32, masks [][]bool, abs float64) {
+	t.Helper()
+	for i, mask := range masks {
+		for k, action := range mask {
+			g, w := float64(got[i][k]), float64(want[i][k])
+			if !action && g != 0 {
+				t.Fatalf("%s: sample %d masked slot %d is %g, want 0", what, i, k, g)
+			}
+			if action && !(math.Abs(g-w) <= abs+1e-5*math.Abs(w)) {
+				t.Fatalf("%s: sample %d slot %d is %.9g, want %.9g", what, i, k, g, w)
+			}
+		}
+	}
+}
+
+func TestEveryEstimatorEqualsTheReferenceOnEveryCase(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range loadReference(t).Cases {
+		masks := bools(slices.Concat(c.Inputs.Masks...))
+		o := Options{Gamma: c.Inputs.Gamma, Lambda: c.Inputs.Lam, KLCoef: c.Inputs.KLCoef, Whiten: !c.Inputs.NoWhiten, MaxLen: c.Inputs.MaxLen,
+			OverlongFactor: c.Inputs.OverlongFactor, StopCoef: 1, RewardMin: math.Inf(-1), RewardMax: math.Inf(1)}
+		if c.Inputs.ClipRange != nil {
+			o.RewardMin, o.RewardMax = c.Inputs.ClipRange[0], c.Inputs.ClipRange[1]
+		}
+		if c.Inputs.OverlongBuffer != nil {
+			o.OverlongBuffer = int(*c.Inputs.OverlongBuffer)
+		}
+		if c.Inputs.StopProperlyPenaltyCoef != nil {
+			o.StopCoef = *c.Inputs.StopProperlyPenaltyCoef
+		}
+		in := Input{Rewards: c.Inputs.Rewards, Rollouts: ids(c.Inputs.RolloutIDs), Groups: ids(c.Inputs.GroupIDs), Masks: masks,
+			KLs: slices.Concat(c.Inputs.KLs...), Values: slices.Concat(c.Inputs.Values...), Options: o}
+		for i, x := range c.Inputs.Truncated {
+			in.Truncated = append(in.Truncated, x != 0)
+			in.Contexts = append(in.Contexts, int(c.Inputs.ContextLength[i]))
+		}
+		for name, want := range c.Outputs {
+			seen[name] = true
+			t.Run(c.Name+"/"+name, func(t *testing.T) {
+				got, err := Estimate(name, in)
+				if err != nil {
+					t.Fatal(err)
+				}
+				compare(t, "advantages", got.Advantages, slices.Concat(want.Advantages...), masks, 1e-6)
+				compare(t, "returns", got.Returns, slices.Concat(want.Returns...), masks, 1e-6)
+			})
+		}
+	}
+	if !seen["grpo"] {
+		t.Error("the reference has no grpo")
+	}
+}
+
+func TestWhiteningEqualsTheReference(t *testing.T) {
+	for _, c := range loadReference(t).Whitening {
+		t.Run(c.Name, func(t *testing.T) {
+			rows, masks := slices.Concat(c.Advantages...), bools(slices.Concat(c.Masks...))
+			abs := 1e-6
+			if !c.NoWhiten {
+				abs += whiteningRounding(rows, masks)
+				Whiten(rows, masks)
+			}
+			if err := applyMask("advantages", rows, masks); err != nil {
+				t.Fatal(err)
+			}
+			compare(t, "whitened", rows, slices.Concat(c.Out...), masks, abs)
+		})
+	}
+}
+
+// whiteningRounding is what a rounding of the mean to float32 does to whitened values: half a unit in its last place,
+// once for the sum and once for the division, over the standard deviation (see deviations).
+func whiteningRounding(rows [][]float32, masks [][]bool) float64 {
+	var x []float64
+	actions(rows, masks, func(v *float32) { x = append(x, float64(*v)) })
+	mean := Mean(x)
+	ulp := math.Nextafter32(float32(math.Abs(mean)), math.MaxFloat32) - float32(math.Abs(mean))
+	std := Std(x, mean) * math.Sqrt(float64(max(len(x)-1, 0))/float64(max(len(x), 1)))
+	return float64(ulp) / max(std, math.Sqrt(varianceFloor))
+}
+
+func TestEqualGroupsAreExactlyZeroWhereTheReferenceRounds(t *testing.T) {
+	for _, c := range loadReference(t).EqualGroups {
+		rewards := slices.Repeat([]float32{c.Reward}, c.N)
+		want := make([]float32, c.N)
+		for _, name := range []string{"grpo", "dr_grpo", "rloo", "reinforce_baseline", "flash_reinforce"} {
+			if diff := cmp.Diff(want, perSample(t, name, Input{Rewards: rewards, Groups: make([]int64, c.N)})); diff != "" {
+				t.Errorf("%s of %d times %v: %s (%s)", name, c.N, c.Reward, diff, deviations["equal groups"])
+			}
+		}
+	}
+}
+
+// perSample estimates in with one action per sample and returns its advantages.
+func perSample(t *testing.T, name string, in Input) []float32 {
+	t.Helper()
+	in.Masks = slices.Repeat([][]bool{{true}}, len(in.Rewards))
+	if in.Options == (Options{}) {
+		in.Options = DefaultOptions()
+	}
+	got, err := Estimate(name, in)
+	if err != nil {
+		t.Fatal(fmt.Errorf("%s: %w", name, err))
+	}
+	var out []float32
+	for _, row := range got.Advantages {
+		out = append(out, row[0])
+	}
+	return out
+}

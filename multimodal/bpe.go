@@ -1,0 +1,143 @@
+package multimodal
+
+import (
+	"fmt"
+	"hash/maphash"
+	"math"
+	"strings"
+	"sync/atomic"
+)
+
+const (
+	cacheSlots = 1 << 15 // a power of two
+	cacheWord  = 64      // longer words are rare and not kept, in bytes
+)
+
+// bpe merges the bytes of a word into tokens: again and again the pair of neighbours whose merge comes first in the
+// list, the leftmost where it occurs more than once. Results are kept in a table of fixed size with one place for a
+// word, overwritten by the next that falls there; entries are immutable, so readers need no lock.
+type bpe struct {
+	bytes   [256]int32 // byte → id, noID where the vocabulary has none
+	unknown int32      // for those; noID drops them
+	merges  map[uint64]merge
+	words   map[string]int32 // whole words that skip the merges, in the byte-level alphabet; nil: none
+	seed    maphash.Seed
+	cache   []atomic.Pointer[cachedWord]
+}
+
+type merge struct{ rank, id int32 }
+
+type cachedWord struct {
+	word string
+	ids  []int32
+}
+
+func pair(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }
+
+func newBPE(d definition) (*bpe, error) {
+	b := &bpe{merges: make(map[uint64]merge, len(d.merges)), unknown: noID, seed: maphash.MakeSeed()}
+	b.cache = make([]atomic.Pointer[cachedWord], cacheSlots)
+	if len(d.merges) > math.MaxInt32 {
+		return nil, fmt.Errorf("tokenizer: %d merges are too many", len(d.merges))
+	}
+	if d.unknown != "" {
+		id, ok := d.vocab[d.unknown]
+		if !ok {
+			return nil, fmt.Errorf("tokenizer: the unknown token %q is not in the vocabulary", d.unknown)
+		}
+		b.unknown = id
+	}
+	for i, r := range byteRunes {
+		id, ok := d.vocab[string(r)]
+		if !ok {
+			id = b.unknown
+		}
+		b.bytes[i] = id
+	}
+	for rank, m := range d.merges {
+		left, ok1 := d.vocab[m[0]]
+		right, ok2 := d.vocab[m[1]]
+		id, ok3 := d.vocab[m[0]+m[1]]
+		if !ok1 || !ok2 || !ok3 {
+			return nil, fmt.Errorf("tokenizer: merge %d joins %q and %q, but not both and their union are in the vocabulary", rank, m[0], m[1])
+		}
+		b.merges[pair(left, right)] = merge{int32(rank), id}
+	}
+	if d.ignoreMerges {
+		b.words = d.vocab
+	}
+	return b, nil
+}
+
+// encode appends the ids of a word.
+func (b *bpe) encode(ids []int32, word string) []int32 {
+	if len(word) > cacheWord {
+		return b.merge(ids, word)
+	}
+	slot := &b.cache[maphash.String(b.seed, word)%cacheSlots]
+	if c := slot.Load(); c != nil && c.word == word {
+		return append(ids, c.ids...)
+	}
+	from := len(ids)
+	ids = b.merge(ids, word)
+	slot.Store(&cachedWord{strings.Clone(word), append([]int32(nil), ids[from:]...)})
+	return ids
+}
+
+// symbol is a token of the word in the making; prev and next are places of its neighbours, −1 at the ends.
+type symbol struct{ id, prev, next int32 }
+
+func (b *bpe) merge(ids []int32, word string) []int32 {
+	if b.words != nil {
+		if id, ok := b.words[alphabetOf(word)]; ok {
+			return append(ids, id)
+		}
+	}
+	symbols := make([]symbol, 0, cacheWord)
+	for i := range len(word) {
+		if id := b.bytes[word[i]]; id != noID {
+			n := int32(len(symbols))
+			symbols = append(symbols, symbol{id, n - 1, n + 1})
+		}
+	}
+	if len(symbols) == 0 {
+		return ids
+	}
+	symbols[len(symbols)-1].next = -1
+
+	queue := make(minHeap, 0, cacheWord) // rank << 32 | place of the left symbol
+	consider := func(left int32) {
+		if left < 0 || symbols[left].next < 0 {
+			return
+		}
+		if m, ok := b.merges[pair(symbols[left].id, symbols[symbols[left].next].id)]; ok {
+			queue.push(uint64(m.rank)<<32 | uint64(left))
+		}
+	}
+	for i := range symbols {
+		consider(int32(i))
+	}
+	for len(queue) > 0 {
+		first := queue.pop()
+		left := int32(uint32(first))
+		l := &symbols[left]
+		if l.id == noID || l.next < 0 { // merged away since, or last by now
+			continue
+		}
+		r := &symbols[l.next]
+		m, ok := b.merges[pair(l.id, r.id)]
+		if !ok || uint64(m.rank) != first>>32 { // another pair stands there by now
+			continue
+		}
+		l.id, r.id, l.next = m.id, noID, r.next
+		if l.next >= 0 {
+			symbols[l.next].prev = left
+		}
+		consider(l.prev)
+		consider(left)
+	}
+	for i := int32(0); i >= 0; i = symbols[i].next {
+		ids = append(ids, symbols[i].id)
+	}
+	return ids
+}

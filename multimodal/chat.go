@@ -1,0 +1,185 @@
+package multimodal
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/molt-go/molt/multimodal/jinja"
+)
+
+// ErrRewritten reports that a chat template shows earlier turns differently once later ones follow (it drops thoughts,
+// say), so that no delta continues the ids generated so far: seal the segment and open a new one from Prompt.
+var ErrRewritten = errors.New("the chat template rewrites earlier turns")
+
+// Chat is a model's chat template with its tokenizer. It is safe for concurrent use.
+type Chat struct {
+	tok      *Tokenizer
+	template *jinja.Template
+	bos, eos string
+	bosID    int32 // noID: none
+	end      int32 // the special token that the template puts after an assistant's message; noID: none
+	stops    []int32
+}
+
+// RenderOptions are what a template gets beside the messages.
+type RenderOptions struct {
+	AddGenerationPrompt bool            // end with the header of the next assistant message
+	Tools               json.RawMessage // a list of tools as the OpenAI chat API has it; nil: none
+	Extra               map[string]any  // further variables, such as enable_thinking; types: see package jinja
+}
+
+// NewChat parses a chat template. bos and eos are the texts of the tokens that the template knows as bos_token and
+// eos_token; "" where the model has none. With a bos, every prompt starts with it exactly once.
+func NewChat(tok *Tokenizer, template, bos, eos string) (*Chat, error) {
+	parsed, err := jinja.Parse(template)
+	if err != nil {
+		return nil, fmt.Errorf("chat template: %w", err)
+	}
+	c := &Chat{tok: tok, template: parsed, bos: bos, eos: eos, bosID: noID, end: noID, stops: tok.EOS()}
+	if bos != "" {
+		id, ok := tok.ID(bos)
+		if !ok {
+			return nil, fmt.Errorf("the vocabulary lacks the BOS token %q; give its text or none", bos)
+		}
+		c.bosID = id
+	}
+	if eos != "" {
+		id, ok := tok.ID(eos)
+		if !ok {
+			return nil, fmt.Errorf("the vocabulary lacks the EOS token %q; give its text or none", eos)
+		}
+		c.addStop(id)
+	}
+	c.findEnd()
+	return c, nil
+}
+
+func (c *Chat) addStop(id int32) {
+	if !slices.Contains(c.stops, id) {
+		c.stops = append(c.stops, id)
+	}
+}
+
+// findEnd looks at what the template writes after an assistant's message. A template that cannot render so plain a
+// conversation has no end of turn of its own.
+func (c *Chat) findEnd() {
+	const reply = "@reply@"
+	text, err := c.Render([]Message{{Role: "user", Content: "?"}, {Role: "assistant", Content: reply}}, RenderOptions{})
+	if err != nil {
+		return
+	}
+	_, tail, ok := strings.Cut(text, reply)
+	if ids := c.tok.Encode(strings.TrimSpace(tail)); ok && len(ids) > 0 && c.endsTurn(ids[0]) {
+		c.end = ids[0]
+		c.addStop(c.end)
+	}
+}
+
+func (c *Chat) endsTurn(id int32) bool { return c.tok.Special(id) || slices.Contains(c.stops, id) }
+
+// Render is the text of a conversation.
+func (c *Chat) Render(msgs []Message, opts RenderOptions) (string, error) {
+	list := make([]json.RawMessage, len(msgs))
+	for i, m := range msgs {
+		var err error
+		if list[i], err = m.forTemplate(); err != nil {
+			return "", err
+		}
+	}
+	messages, err := json.Marshal(list)
+	if err != nil {
+		return "", fmt.Errorf("messages: %w", err)
+	}
+	vars := map[string]any{
+		"messages": json.RawMessage(messages), "add_generation_prompt": opts.AddGenerationPrompt, "tools": nil, "documents": nil,
+	}
+	if len(opts.Tools) > 0 {
+		vars["tools"] = opts.Tools
+	}
+	if c.bos != "" {
+		vars["bos_token"] = c.bos
+	}
+	if c.eos != "" {
+		vars["eos_token"] = c.eos
+	}
+	maps.Copy(vars, opts.Extra)
+	text, err := c.template.Render(vars)
+	if err != nil {
+		return "", fmt.Errorf("chat template: %w", err)
+	}
+	return text, nil
+}
+
+// Prompt gives the ids of a conversation up to and including the header of the next assistant message, whatever
+// opts.AddGenerationPrompt says.
+func (c *Chat) Prompt(msgs []Message, opts RenderOptions) ([]int32, error) {
+	opts.AddGenerationPrompt = true
+	text, err := c.Render(msgs, opts)
+	if err != nil {
+		return nil, err
+	}
+	ids := c.tok.Encode(text)
+	if c.bosID == noID {
+		return ids, nil
+	}
+	for len(ids) > 0 && ids[0] == c.bosID {
+		ids = ids[1:]
+	}
+	return slices.Concat([]int32{c.bosID}, ids), nil
+}
+
+// Delta gives the ids that continue a generated reply: what the template writes after it, the next messages, and the
+// header of the next assistant message. history is the conversation that the reply's prompt came from, with the same
+// opts. stopped says that the reply's ids end with a stop token: the template's own is then left out. Neither history
+// nor reply is encoded again. White space that the template trims from the reply does not count as rewriting.
+//
+// The error is ErrRewritten where the whole conversation does not start with the prompt and the reply.
+func (c *Chat) Delta(history []Message, reply string, stopped bool, next []Message, opts RenderOptions) ([]int32, error) {
+	opts.AddGenerationPrompt = true
+	if stopped && c.end != noID {
+		reply = strings.TrimSuffix(reply, c.tok.Token(c.end))
+	}
+	with := func(content string) (string, error) {
+		return c.Render(slices.Concat(history, []Message{{Role: "assistant", Content: content}}, next), opts)
+	}
+	prompt, err := c.Render(history, opts)
+	if err != nil {
+		return nil, err
+	}
+	whole, err := with(reply)
+	if err != nil {
+		return nil, err
+	}
+	mark := "@reply@"
+	for n := 0; strings.Contains(whole, mark); n++ {
+		mark = "@reply" + strconv.Itoa(n) + "@"
+	}
+	marked, err := with(mark)
+	if err != nil {
+		return nil, err
+	}
+	_, tail, ok := strings.Cut(marked, mark)
+	shown, started := strings.CutPrefix(whole, prompt)
+	shown, ended := strings.CutSuffix(shown, tail)
+	if !ok || !started || !ended || strings.TrimSpace(shown) != strings.TrimSpace(reply) {
+		return nil, ErrRewritten
+	}
+	ids := c.tok.Encode(tail)
+	if !stopped || c.end == noID {
+		return ids, nil
+	}
+	closing := slices.IndexFunc(ids, c.endsTurn) // may stand behind white space
+	if closing >= 0 && strings.TrimSpace(c.tok.Decode(ids[:closing])) == "" {
+		ids = ids[closing+1:]
+	}
+	return ids, nil
+}
+
+// StopIDs are the ids that end a reply: the tokenizer's and the model's end-of-sequence tokens, and the token that the
+// template puts after an assistant's message. The slice is the caller's.
+func (c *Chat) StopIDs() []int32 { return slices.Clone(c.stops) }

@@ -1,0 +1,240 @@
+package multimodal
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/molt-go/molt/torch/model/gguf"
+)
+
+const (
+	chatML = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}" +
+		"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+	// As Qwen3's: thoughts are shown in the last message only.
+	forgetful = "{% for m in messages %}<|im_start|>{{ m.role }}\n" +
+		"{% if m.role == 'assistant' and not loop.last %}{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}" +
+		"<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+func toyChat(t testing.TB, template, bos, eos string) (*Chat, *Tokenizer) {
+	t.Helper()
+	tok := byteTokenizer(t, "<|im_start|>", "<|im_end|>", "<s>", "<|endoftext|>")
+	c, err := NewChat(tok, template, bos, eos)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, tok
+}
+
+func user(text string) []Message { return []Message{{Role: "user", Content: text}} }
+
+func TestSmolLMChatEqualsTheReference(t *testing.T) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := gguf.Open(filepath.Join(cache, "molt", "models", "SmolLM2-135M-Instruct.Q4_1.gguf"))
+	if err != nil {
+		t.Fatalf("%v\n`make test` fetches the model", err)
+	}
+	defer f.Close()
+	template, _ := f.Meta["tokenizer.chat_template"].(string)
+	c, err := NewChat(smolLMTokenizer(t), template, "<|im_start|>", "<|im_end|>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reference struct {
+		Chat []struct {
+			Messages  []Message
+			Rendered  string
+			Prompt    string `json:"rendered_generation_prompt"`
+			IDs       []int32
+			PromptIDs []int32 `json:"ids_generation_prompt"`
+		}
+	}
+	readReference(t, "smollm_tokenizer.json", &reference)
+	if len(reference.Chat) == 0 {
+		t.Fatal("no cases")
+	}
+	for i, want := range reference.Chat {
+		rendered, err := c.Render(want.Messages, RenderOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		prompt, err := c.Render(want.Messages, RenderOptions{AddGenerationPrompt: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids, err := c.Prompt(want.Messages, RenderOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := cmp.Diff(want.Rendered, rendered) + cmp.Diff(want.Prompt, prompt) + cmp.Diff(want.PromptIDs, ids)
+		if d += cmp.Diff(want.IDs, c.tok.Encode(rendered)); d != "" {
+			t.Errorf("case %d (-want +got):\n%s", i, d)
+		}
+	}
+	if d := cmp.Diff([]int32{2}, c.StopIDs()); d != "" {
+		t.Error(d)
+	}
+	delta, err := c.Delta(user("Hi"), "Hello", true, user("Bye"), RenderOptions{})
+	if want := "\n<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n"; err != nil || c.tok.Decode(delta) != want {
+		t.Errorf("%q, %v; want %q", c.tok.Decode(delta), err, want)
+	}
+}
+
+func TestSampledTokensAreNotEncodedAgain(t *testing.T) {
+	d := definition{vocab: map[string]int32{}, bos: noID, split: []splitter{splitGPT2}}
+	for i, token := range []string{"he", "llo", "hello", "h", "e", "l", "o"} {
+		d.vocab[token] = int32(i)
+	}
+	d.merges = []mergePair{{"h", "e"}, {"l", "l"}, {"ll", "o"}, {"he", "llo"}}
+	d.vocab["ll"] = 7
+	d.added = []addedToken{{ID: 8, Content: "<u>", Special: true}, {ID: 9, Content: "<a>", Special: true}, {ID: 10, Content: "<e>", Special: true}}
+	tok, err := newTokenizer(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := NewChat(tok, "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}<e>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}", "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tok.Encode("hello"); !cmp.Equal(got, []int32{2}) {
+		t.Fatal(got) // the encoder is greedy; the model sampled 0, 1
+	}
+	history := []Message{{Role: "u", Content: "he"}}
+	ids, err := c.Prompt(history, RenderOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	delta, err := c.Delta(history, tok.Decode([]int32{0, 1}), false, []Message{{Role: "u", Content: "hello"}}, RenderOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := append(append(ids, 0, 1), delta...)
+	if d := cmp.Diff([]int32{8, 0, 10, 9, 0, 1, 10, 8, 2, 10, 9}, all); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestDeltaIsTheTextBetweenTwoReplies(t *testing.T) {
+	for _, c := range []struct {
+		name, template, reply string
+		stopped               bool
+		want                  string
+	}{
+		{"end of turn was sampled", chatML, "ok", true, "\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"},
+		{"and is in the reply's text", chatML, "ok<|im_end|>", true, "\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"},
+		{"reply was cut", chatML, "ok", false, "<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"},
+		{"empty reply", chatML, "", true, "\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"},
+		{"reply holds the mark", chatML, "@reply@ @reply0@", true, "\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"},
+		{"reply ends like the delta", chatML, "\n", true, "\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"},
+		{"template trims", strings.Replace(chatML, "m.content", "m.content|trim", 1), " ok\n", true,
+			"\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"},
+		{"white space before the end of turn", strings.Replace(chatML, "'<|im_end|>", "'\n<|im_end|>", 1), "ok", true,
+			"\n<|im_start|>user\nhi\n<|im_end|>\n<|im_start|>assistant\n"},
+		{"no special tokens", "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{{ ' ' }}{% endif %}",
+			"ok", true, "\nuser: hi\nassistant: "},
+		{"nothing closes a turn", "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}{% endfor %}" +
+			"{% if add_generation_prompt %}<|im_start|>assistant {% endif %}", "ok", true, "<|im_start|>user hi<|im_start|>assistant "},
+	} {
+		chat, tok := toyChat(t, c.template, "", "")
+		ids, err := chat.Delta(user("go"), c.reply, c.stopped, user("hi"), RenderOptions{})
+		if got := tok.Decode(ids); err != nil || got != c.want {
+			t.Errorf("%s: %q, %v; want %q", c.name, got, err, c.want)
+		}
+	}
+}
+
+func TestRewrittenTurnsAreReported(t *testing.T) {
+	chat, tok := toyChat(t, forgetful, "", "")
+	reply := "<think>x</think>y"
+	if _, err := chat.Delta(user("u1"), reply, true, user("u2"), RenderOptions{}); !errors.Is(err, ErrRewritten) {
+		t.Fatalf("error %v", err)
+	}
+	whole := []Message{{Role: "user", Content: "u1"}, {Role: "assistant", Content: reply}, {Role: "user", Content: "u2"}}
+	ids, err := chat.Prompt(whole, RenderOptions{}) // the new segment
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "<|im_start|>user\nu1<|im_end|>\n<|im_start|>assistant\ny<|im_end|>\n<|im_start|>user\nu2<|im_end|>\n<|im_start|>assistant\n"
+	if d := cmp.Diff(want, tok.Decode(ids)); d != "" {
+		t.Error(d)
+	}
+	if _, err := chat.Delta(user("u1"), "y", true, user("u2"), RenderOptions{}); err != nil {
+		t.Errorf("without thoughts nothing is rewritten: %v", err)
+	}
+	counting, _ := toyChat(t, "{{ messages|length }}"+chatML, "", "") // changes the past itself
+	if _, err := counting.Delta(user("u1"), "y", true, user("u2"), RenderOptions{}); !errors.Is(err, ErrRewritten) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestPromptsStartWithExactlyOneBOS(t *testing.T) {
+	for name, template := range map[string]string{
+		"template writes it": "{{ bos_token }}" + chatML, "and twice": "<s>{{ bos_token }}" + chatML, "it does not": chatML,
+	} {
+		chat, tok := toyChat(t, template, "<s>", "")
+		ids, err := chat.Prompt(user("a"), RenderOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		bos, _ := tok.ID("<s>")
+		text := tok.Decode(ids)
+		if ids[0] != bos || strings.Count(text, "<s>") != 1 || !strings.HasSuffix(text, "<|im_start|>assistant\n") {
+			t.Errorf("%s: %q", name, text)
+		}
+	}
+	chat, tok := toyChat(t, chatML, "", "")
+	if ids, err := chat.Prompt(user("a"), RenderOptions{}); err != nil || strings.Contains(tok.Decode(ids), "<s>") {
+		t.Error("a model without BOS got one", err)
+	}
+}
+
+func TestStopsAreTheUnionOfConfiguredAndTemplateEnds(t *testing.T) {
+	for _, eos := range []string{"<|endoftext|>", "<|im_end|>"} {
+		chat, tok := toyChat(t, chatML, "", eos)
+		end, _ := tok.ID("<|im_end|>")
+		configured, _ := tok.ID(eos)
+		want := []int32{configured, end}
+		if configured == end {
+			want = want[:1]
+		}
+		if d := cmp.Diff(want, chat.StopIDs()); d != "" {
+			t.Error(eos, d)
+		}
+	}
+}
+
+func TestTemplatesGetToolsAndExtraVariables(t *testing.T) {
+	chat, _ := toyChat(t, "{{ tools|tojson }}{{ enable_thinking }}{{ documents is none }}{{ eos_token }}", "", "<|im_end|>")
+	got, err := chat.Render(user(""), RenderOptions{Tools: json.RawMessage(`[{"b":1,"a":2}]`), Extra: map[string]any{"enable_thinking": false}})
+	if want := `[{"b": 1, "a": 2}]FalseTrue<|im_end|>`; err != nil || got != want {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+}
+
+func TestChatErrorsNameTheirCause(t *testing.T) {
+	tok := byteTokenizer(t, "<|im_end|>")
+	for _, c := range []struct{ template, bos, eos, want string }{
+		{"a\n{% include 'x' %}", "", "", "chat template: line 2: TemplateSyntaxError: unknown or unsupported tag 'include'"},
+		{chatML, "<bos>", "", `the vocabulary lacks the BOS token "<bos>"`},
+		{chatML, "", "<eos>", `the vocabulary lacks the EOS token "<eos>"`},
+	} {
+		if _, err := NewChat(tok, c.template, c.bos, c.eos); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v; want %q", err, c.want)
+		}
+	}
+	chat, _ := toyChat(t, "{{ raise_exception('no ' + messages[0].role) }}", "", "")
+	if _, err := chat.Prompt(user("a"), RenderOptions{}); err == nil || !strings.Contains(err.Error(), "TemplateError: no user") {
+		t.Error(err)
+	}
+	if _, err := chat.Delta(user("a"), "b", true, user("c"), RenderOptions{}); err == nil || errors.Is(err, ErrRewritten) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,214 @@
+// Package jinja renders chat templates: the subset of Jinja that the templates of published models use, with the settings
+// of Hugging Face's apply_chat_template. It must not know messages, tokens or models.
+//
+// # Language
+//
+// Statements: if, for (filter, else, recursive, loop), break, continue, set (also block and namespace form), macro, call, filter,
+// with, raw, generation (renders its body). Expressions: all of Jinja's, with Python's arithmetic, slices, str.format, "%" and
+// the methods of str, dict, list and tuple. The tables filters, tests, globals and strMethods list what can be called.
+// trim_blocks and lstrip_blocks are on; nothing is HTML-escaped; tojson keeps key order, writes non-ASCII text as it is and
+// takes ensure_ascii, indent, separators and sort_keys; raise_exception and strftime_now are there; values are immutable and
+// names with double underscores are out of reach. Templates, macros and blocks of other files (include, import, extends,
+// block) do not exist. What Parse does not know, an unknown filter or test included, is its error.
+//
+// Not covered: Markup (safe returns plain text and escape escapes twice), lazy generators (filters that return one run at
+// once; the result can be read once, as in Python), upper and lower case of more than one letter ("ß".upper()).
+//
+// # Values
+//
+// Variables are nil, bool, integers, floats, string, []any, []string, map[string]any (keys in sorted order) or json.RawMessage.
+// JSON objects keep the order in which their keys were written, which templates show: pass messages and tools as json.RawMessage.
+//
+// # Limits
+//
+// A template is data from a model's author. Rendering counts steps, nesting and bytes made, and fails beyond a fixed budget,
+// so that one that loops or grows without end is an error and takes neither a second nor the memory.
+package jinja
+
+import (
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Budgets of one Parse or Render.
+const (
+	maxSource  = 1 << 20   // bytes of template
+	maxNesting = 100       // statements or brackets within each other, when parsed
+	maxChain   = 1000      // operators in one tag
+	maxSteps   = 4_000_000 // values read, elements visited, 32 bytes scanned
+	maxBytes   = 64 << 20  // bytes made, live or not
+	maxDepth   = 250       // calls within each other; depth of a value that is written or compared
+)
+
+// Error is what Parse and Render return. Line counts from 1 and is the line of the tag.
+type Error struct {
+	Line int
+	Msg  string // starts with the name of Python's exception, where there is one
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Msg) }
+
+// failure is what fail panics with; Parse and Render turn it into an *Error.
+type failure string
+
+func fail(format string, args ...any) { panic(failure(fmt.Sprintf(format, args...))) }
+
+func recoverError(err *error, line *int) {
+	switch v := recover().(type) {
+	case nil:
+	case failure:
+		*err = &Error{*line, string(v)}
+	default:
+		panic(v)
+	}
+}
+
+// Template is a parsed template. Render may be called from several goroutines.
+type Template struct {
+	Now  func() time.Time // what strftime_now shows; time.Now unless set
+	body stmt
+}
+
+// Parse compiles a template. The error is an *Error.
+func Parse(src string) (t *Template, err error) {
+	p := &parser{line: 1, used: map[string]int{}}
+	defer recoverError(&err, &p.line)
+	if len(src) > maxSource {
+		fail("template of %d bytes; at most %d are read", len(src), maxSource)
+	}
+	p.tokens = lex(src, &p.line)
+	body, _ := p.body()
+	return &Template{Now: time.Now, body: body}, nil
+}
+
+// Render fills in the template. The error is an *Error: what the template raised, a wrong type, or an exceeded budget.
+func (t *Template) Render(vars map[string]any) (out string, err error) {
+	r := &run{now: t.Now, filters: filters, tests: tests, line: 1}
+	defer recoverError(&err, &r.line)
+	r.scope = &scope{}
+	for name, v := range vars {
+		r.scope.set(name, convert(v, 0))
+	}
+	r.out = &text{r: r}
+	t.body(r)
+	return r.out.String(), nil
+}
+
+type flow uint8 // how a statement ended
+
+const (
+	next flow = iota
+	breaks
+	continues
+)
+
+type (
+	expr  func(*run) any
+	stmt  func(*run) flow
+	scope struct { // few variables each: a search beats a map
+		names  []string
+		values []any
+		up     *scope
+	}
+	run struct { // one rendering
+		out                       *text
+		scope                     *scope
+		now                       func() time.Time
+		filters, tests            map[string]fn
+		line, steps, bytes, depth int
+	}
+	text struct { // a string under construction that is charged to the run
+		strings.Builder
+		r *run
+	}
+)
+
+func (t *text) put(parts ...string) {
+	for _, s := range parts {
+		t.r.made(len(s))
+		t.WriteString(s)
+	}
+}
+
+func (r *run) step(n int) {
+	if r.steps += n; r.steps > maxSteps || n < 0 {
+		fail("the template takes more than %d steps", maxSteps)
+	}
+}
+
+func (r *run) made(n int) {
+	if r.bytes += n; r.bytes > maxBytes || n < 0 {
+		fail("the template makes more than %d bytes", maxBytes)
+	}
+	r.step(n / 256)
+}
+
+func (r *run) enter() {
+	if r.depth++; r.depth > maxDepth {
+		fail("RecursionError: more than %d levels of calls or nested values", maxDepth)
+	}
+}
+
+func (r *run) leave() { r.depth-- }
+
+// within runs f in a new scope above up and goes back.
+func (r *run) within(up *scope, f func(*scope) flow) flow {
+	old := r.scope
+	r.step(2)
+	r.scope = &scope{up: up}
+	end := f(r.scope)
+	r.scope = old
+	return end
+}
+
+// capture returns what f writes.
+func (r *run) capture(f func()) string {
+	old := r.out
+	r.out = &text{r: r}
+	f()
+	s := r.out.String()
+	r.out = old
+	return s
+}
+
+func (s *scope) set(name string, v any) {
+	if i := slices.Index(s.names, name); i >= 0 {
+		s.values[i] = v
+		return
+	}
+	s.names, s.values = append(s.names, name), append(s.values, v)
+}
+
+func (r *run) name(name string) any {
+	r.step(1)
+	for s := r.scope; s != nil; s = s.up {
+		if i := slices.Index(s.names, name); i >= 0 {
+			return s.values[i]
+		}
+	}
+	if f, ok := globals[name]; ok {
+		return &bound{name: name, fn: f}
+	}
+	return undefined("UndefinedError: '" + name + "' is undefined")
+}
+
+// perElement is a list element's share of bytes made: the interface, a boxed value, room for growth.
+const perElement = 48
+
+// size is what a new value is charged for.
+func size(v any) int {
+	switch v := v.(type) {
+	case string:
+		return len(v)
+	case []any:
+		return perElement * len(v)
+	case *iterator:
+		return perElement * len(v.items)
+	case *big.Int:
+		return v.BitLen() / 8
+	}
+	return 0
+}

@@ -1,0 +1,141 @@
+package multimodal
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Message is one turn of a conversation. Its JSON is that of the OpenAI chat API: content that is missing or null is
+// the empty string, content in parts is the text of the parts (a part of another type than text is an error), and keys
+// not listed here are kept in Extra and reach the chat template.
+type Message struct {
+	Role       string          `json:"role"`
+	Content    string          `json:"content"`
+	Reasoning  string          `json:"reasoning_content,omitempty"` // thoughts that the client keeps apart from the content
+	Name       string          `json:"name,omitempty"`
+	ToolCallID string          `json:"tool_call_id,omitempty"`
+	ToolCalls  json.RawMessage `json:"tool_calls,omitempty"` // a list, as the API writes it
+
+	Extra map[string]json.RawMessage `json:"-"`
+}
+
+// messageFields are the keys that Message has fields for.
+var messageFields = []string{"role", "content", "reasoning_content", "name", "tool_call_id", "tool_calls"}
+
+// UnmarshalJSON reads a message as the type describes it.
+func (m *Message) UnmarshalJSON(raw []byte) error {
+	type plain Message
+	fields := struct {
+		*plain
+		Content json.RawMessage `json:"content"`
+	}{plain: new(plain)}
+	if err := json.Unmarshal(raw, &fields); err != nil {
+		return fmt.Errorf("message: %w", err)
+	}
+	content, err := contentText(fields.Content)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, &fields.Extra); err != nil {
+		return fmt.Errorf("message: %w", err)
+	}
+	maps.DeleteFunc(fields.Extra, func(k string, _ json.RawMessage) bool { return slices.Contains(messageFields, k) })
+	if len(fields.Extra) == 0 {
+		fields.Extra = nil
+	}
+	if string(fields.ToolCalls) == "null" {
+		fields.ToolCalls = nil
+	}
+	*m = Message(*fields.plain)
+	m.Content = content
+	return nil
+}
+
+// MarshalJSON writes the fields in their order, then Extra by key.
+func (m Message) MarshalJSON() ([]byte, error) {
+	type plain Message
+	out, err := json.Marshal(plain(m))
+	if err != nil || len(m.Extra) == 0 {
+		return out, err
+	}
+	extra, err := json.Marshal(m.Extra)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(out[:len(out)-1], []byte(","), extra[1:]), nil
+}
+
+// contentText reads content as the API allows it: nothing, text, or parts of type text.
+func contentText(raw json.RawMessage) (string, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return "", nil
+	}
+	if raw[0] != '[' {
+		var text string
+		if err := json.Unmarshal(raw, &text); err != nil {
+			return "", fmt.Errorf("message content: %w", err)
+		}
+		return text, nil
+	}
+	var parts []struct{ Type, Text string }
+	if err := json.Unmarshal(raw, &parts); err != nil {
+		return "", fmt.Errorf("message content: %w", err)
+	}
+	var text strings.Builder
+	for _, p := range parts {
+		if p.Type != "text" {
+			return "", fmt.Errorf("message content: parts of type %q are not supported; send parts of type \"text\"", p.Type)
+		}
+		text.WriteString(p.Text)
+	}
+	return text.String(), nil
+}
+
+// toolCall is a tool call whose arguments are an object.
+type toolCall struct {
+	ID       string `json:"id,omitempty"`
+	Type     string `json:"type,omitempty"`
+	Function struct {
+		Name      string          `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+	} `json:"function"`
+}
+
+// forTemplate is the message as chat templates expect it: arguments of tool calls, which the API carries as text, are
+// objects. Text that is no JSON object, which models do produce, stays text.
+func (m Message) forTemplate() (json.RawMessage, error) {
+	if m.ToolCalls != nil {
+		var calls []json.RawMessage
+		if err := json.Unmarshal(m.ToolCalls, &calls); err != nil {
+			return nil, fmt.Errorf("message with role %q: tool_calls: %w", m.Role, err)
+		}
+		for i, raw := range calls {
+			var call toolCall
+			var arguments string
+			if json.Unmarshal(raw, &call) != nil || json.Unmarshal(call.Function.Arguments, &arguments) != nil {
+				continue // not the API's form: as it is
+			}
+			if call.Function.Arguments = []byte(arguments); !isObject(call.Function.Arguments) {
+				continue
+			}
+			opened, err := json.Marshal(call)
+			if err != nil {
+				return nil, err
+			}
+			calls[i] = opened
+		}
+		var err error
+		if m.ToolCalls, err = json.Marshal(calls); err != nil {
+			return nil, err
+		}
+	}
+	return m.MarshalJSON()
+}
+
+func isObject(raw []byte) bool {
+	return bytes.HasPrefix(bytes.TrimSpace(raw), []byte("{")) && json.Valid(raw)
+}

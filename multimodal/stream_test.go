@@ -1,0 +1,135 @@
+package multimodal
+
+import (
+	"strings"
+	"testing"
+)
+
+// byteTokenizer has one token for each byte, with the byte as its id, and special tokens from 256 on.
+func byteTokenizer(t testing.TB, special ...string) *Tokenizer {
+	t.Helper()
+	d := definition{vocab: map[string]int32{}, split: []splitter{splitGPT2}, bos: noID}
+	for b, r := range byteRunes {
+		d.vocab[string(r)] = int32(b)
+	}
+	for i, s := range special {
+		d.added = append(d.added, addedToken{ID: int32(256 + i), Content: s, Special: true})
+	}
+	tok, err := newTokenizer(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tok
+}
+
+func streamed(tok *Tokenizer, ids []int32) string {
+	var b strings.Builder
+	s := NewStream(tok)
+	for _, id := range ids {
+		b.WriteString(s.Next(id))
+	}
+	return b.String() + s.Flush()
+}
+
+// byteIDs gives the tokens of byteTokenizer for any bytes, UTF-8 or not.
+func byteIDs(bytes string) []int32 {
+	var ids []int32
+	for i := range len(bytes) {
+		ids = append(ids, int32(bytes[i]))
+	}
+	return ids
+}
+
+func TestStreamHoldsBackAnIncompleteCharacter(t *testing.T) {
+	d := definition{vocab: map[string]int32{}, split: []splitter{splitGPT2}, bos: noID}
+	for i, bytes := range []string{"\xf0\x9f", "\x98\x8d", "ok"} {
+		d.vocab[alphabetOf(bytes)] = int32(i)
+	}
+	tok, err := newTokenizer(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewStream(tok)
+	if a, b, c, end := s.Next(0), s.Next(1), s.Next(2), s.Flush(); a != "" || b != "😍" || c != "ok" || end != "" {
+		t.Errorf("%q %q %q %q", a, b, c, end)
+	}
+	if a, end, again := s.Next(0), s.Flush(), s.Flush(); a != "" || end != "\uFFFD" || again != "" {
+		t.Errorf("cut after the first token: %q %q %q", a, end, again)
+	}
+	if a, b, end := s.Next(0), s.Next(2), s.Flush(); a != "" || b != "\uFFFDok" || end != "" {
+		t.Errorf("a start that does not go on: %q %q %q", a, b, end)
+	}
+}
+
+func TestStreamedASCIIComesOutAtOnce(t *testing.T) {
+	tok := byteTokenizer(t)
+	s := NewStream(tok)
+	for _, id := range byteIDs("plain ASCII, byte by byte\n") {
+		if got := s.Next(id); got != string(rune(id)) {
+			t.Errorf("%q: %q", rune(id), got)
+		}
+	}
+}
+
+func FuzzStreamEqualsDecode(f *testing.F) {
+	f.Add("héllo 😍")
+	f.Add("\xf0\x9f\x98\xe2\x82A\xed\xa0\x80\xc3")
+	f.Add("\xf4\x90\x80\x80\xff\xfe\xc0\xaf")
+	f.Fuzz(func(t *testing.T, bytes string) {
+		tok := byteTokenizer(t)
+		ids := byteIDs(bytes)
+		if got, want := streamed(tok, ids), tok.Decode(ids); got != want {
+			t.Errorf("%q: %q in pieces, %q at once", bytes, got, want)
+		}
+	})
+}
+
+func TestMatcherFindsStopStringsAcrossTokens(t *testing.T) {
+	d := definition{vocab: map[string]int32{}, split: []splitter{splitGPT2}, bos: noID}
+	for i, s := range []string{"a", "END", "xEN", "D", "Dy", "\n", "\xf0\x9f", "\x98\x8d"} {
+		d.vocab[alphabetOf(s)] = int32(i)
+	}
+	tok, err := newTokenizer(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		stops []string
+		ids   []int32
+		at    int // the token that completes the stop, −1: none
+		num   int
+	}{
+		{[]string{"END"}, []int32{0, 0, 1, 0}, 2, 1},
+		{[]string{"END"}, []int32{0, 2, 3, 0}, 2, 2},        // xEN D: the x is not of the stop, its token is
+		{[]string{"END"}, []int32{2, 4}, 1, 2},              // text after the stop in its last token
+		{[]string{"END", "\n"}, []int32{0, 5, 1}, 1, 1},     // any of several
+		{[]string{"ND", "END"}, []int32{2, 3}, 1, 2},        // two at once: the one that starts first
+		{[]string{"aa\n"}, []int32{0, 0, 0, 0, 5}, 4, 3},    // a prefix that fails and starts again
+		{[]string{"😍"}, []int32{6, 7}, 1, 2},                // a character in two tokens
+		{[]string{"END"}, []int32{2, 0, 3}, -1, 0},          // interrupted
+		{[]string{""}, []int32{0, 1, 2}, -1, 0},             // empty: never
+		{nil, []int32{0, 1, 2}, -1, 0},                      // none
+		{[]string{"END"}, []int32{2, 99, 3}, 2, 3},          // an id without text does not interrupt
+		{[]string{"a\na"}, []int32{0, 5, 5, 0, 5, 0}, 5, 3}, // found late
+	}
+	for _, test := range tests {
+		m, at := NewMatcher(tok, test.stops), -1
+		for i, id := range test.ids {
+			if m.Next(id) {
+				at = i
+				break
+			}
+		}
+		if at != test.at || m.Stops() != test.num {
+			t.Errorf("%q in %v: token %d with %d, want %d with %d", test.stops, test.ids, at, m.Stops(), test.at, test.num)
+		}
+	}
+}
+
+func TestMatcherSeesTheTextOfSpecialTokens(t *testing.T) {
+	tok := byteTokenizer(t, "<|im_end|>")
+	m := NewMatcher(tok, []string{"<|im_end|>"})
+	if m.Next('a') || !m.Next(256) || m.Stops() != 1 {
+		t.Error(m.Stops())
+	}
+}

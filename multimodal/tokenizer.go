@@ -1,0 +1,153 @@
+// Package multimodal turns messages into tokens and pixels, and tokens back into text: tokenizer, chat template,
+// assistant spans, stop strings, images. It knows neither tensors nor reinforcement learning.
+package multimodal
+
+import (
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Tokenizer is a byte-level BPE tokenizer. Its ids equal those of Hugging Face's tokenizers library with
+// add_special_tokens=False. It is safe for concurrent use.
+//
+// Text becomes ids in five steps: added tokens are cut out; the rest is normalised; added tokens are cut out of the
+// normalised text; pre-tokenizers split what is left into words; BPE merges the bytes of each word.
+type Tokenizer struct {
+	names   []string         // id → token as the vocabulary writes it, "" where there is none
+	text    []string         // id → its bytes
+	ids     map[string]int32 // token → id
+	special map[int32]bool
+	eos     []int32
+	bos     int32 // −1: none
+
+	raw, normalized addedTokens // found in the text as given, and after normalisation
+	normalize       func(string) string
+	split           splitter
+	bpe             *bpe
+}
+
+// definition is what a tokenizer is made from; the loaders fill it from their formats.
+type definition struct {
+	vocab        map[string]int32 // tokens in the byte-level alphabet
+	merges       []mergePair      // by falling priority
+	unknown      string           // the token for bytes that have none; "" drops them
+	ignoreMerges bool             // a word that is a token of the vocabulary is not merged
+	added        []addedToken
+	normalize    []func(string) string
+	split        []splitter
+	eos          []int32
+	bos          int32
+}
+
+func newTokenizer(d definition) (*Tokenizer, error) {
+	t := &Tokenizer{ids: make(map[string]int32, len(d.vocab)+len(d.added)), special: map[int32]bool{}, bos: d.bos}
+	for token, id := range d.vocab {
+		if err := t.add(token, id); err != nil {
+			return nil, err
+		}
+	}
+	t.normalize = func(s string) string {
+		for _, f := range d.normalize {
+			s = f(s)
+		}
+		return s
+	}
+	for _, a := range d.added {
+		if err := t.add(a.Content, a.ID); err != nil {
+			return nil, err
+		}
+		t.special[a.ID] = t.special[a.ID] || a.Special
+		if a.Normalized {
+			a.Content = t.normalize(a.Content)
+			t.normalized.add(a)
+		} else {
+			t.raw.add(a)
+		}
+	}
+	t.text = make([]string, len(t.names))
+	for id, name := range t.names {
+		t.text[id] = bytesOf(name)
+	}
+	for _, id := range d.eos {
+		if err := t.check("end-of-sequence", id); err != nil {
+			return nil, err
+		}
+		if !slices.Contains(t.eos, id) {
+			t.eos = append(t.eos, id)
+		}
+	}
+	if t.bos != noID {
+		if err := t.check("beginning-of-sequence", t.bos); err != nil {
+			return nil, err
+		}
+	}
+	t.split = chain(d.split)
+	var err error
+	t.bpe, err = newBPE(d)
+	return t, err
+}
+
+// Encode returns the ids of text. Added tokens in the text, special ones too, are recognised; no beginning or end token
+// is put around it. Bytes for which the vocabulary has neither a token nor an unknown token vanish. In text that is not
+// UTF-8 each maximal invalid sequence counts as U+FFFD.
+func (t *Tokenizer) Encode(text string) []int32 {
+	if !utf8.ValidString(text) {
+		text = lossy(text)
+	}
+	ids := make([]int32, 0, len(text)/4+1)
+	token := func(id int32) { ids = append(ids, id) }
+	word := func(w string) { ids = t.bpe.encode(ids, w) }
+	t.raw.cut(text, token, func(part string) {
+		t.normalized.cut(t.normalize(part), token, func(part string) { t.split(part, word) })
+	})
+	return ids
+}
+
+// VocabSize is the largest id plus one, added tokens included.
+func (t *Tokenizer) VocabSize() int { return len(t.names) }
+
+// ID finds a token by the name that the vocabulary gives it: byte-level tokens in their alphabet ("Ġthe"), added tokens
+// as they are ("<|im_end|>").
+func (t *Tokenizer) ID(token string) (int32, bool) {
+	id, ok := t.ids[token]
+	return id, ok
+}
+
+// Token is the name of an id in the vocabulary, "" for an id that has none.
+func (t *Tokenizer) Token(id int32) string {
+	if id < 0 || int(id) >= len(t.names) {
+		return ""
+	}
+	return t.names[id]
+}
+
+// Special reports whether id is a special token: control, not text.
+func (t *Tokenizer) Special(id int32) bool { return t.special[id] }
+
+// EOS lists the ids that end a reply, the tokenizer's own end-of-sequence token first, then those of the model's
+// generation settings. The slice is the caller's.
+func (t *Tokenizer) EOS() []int32 { return slices.Clone(t.eos) }
+
+// BOS is the beginning-of-sequence token, for chat templates; ok is false where there is none.
+func (t *Tokenizer) BOS() (id int32, ok bool) { return t.bos, t.bos != noID }
+
+// Decode returns the text of ids, special tokens kept. Each maximal invalid UTF-8 sequence becomes one U+FFFD; ids out
+// of the vocabulary are skipped.
+func (t *Tokenizer) Decode(ids []int32) string {
+	var b strings.Builder
+	for _, id := range ids {
+		b.WriteString(t.bytes(id))
+	}
+	return lossy(b.String())
+}
+
+// Bytes are the bytes that id stands for: not always whole characters, none for an id out of the vocabulary.
+func (t *Tokenizer) Bytes(id int32) []byte { return []byte(t.bytes(id)) }
+
+func (t *Tokenizer) bytes(id int32) string {
+	if id < 0 || int(id) >= len(t.text) {
+		return ""
+	}
+	return t.text[id]
+}

@@ -1,0 +1,9 @@
+// Package agent runs agents against a rollout.Generator and records what they did as trajectories. It knows no
+// tensors, no trainer and no engine.
+//
+// An Env is the simplest agent: the framework calls the model, the Env answers with observations and rewards. A Runner
+// for it keeps the tokens exact: a prompt is rendered once, a reply is kept as the ids that were sampled, and the next
+// turn is the ids so far plus the ids of the chat template's delta. Text that the model wrote is decoded for the Env
+// to read and never encoded again. Where a template rewrites earlier turns, the segment is sealed and the next one
+// starts from a fresh render; all segments share the rollout's reward.
+package agent

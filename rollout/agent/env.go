@@ -1,0 +1,80 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/molt-go/molt/multimodal"
+	"github.com/molt-go/molt/rollout"
+)
+
+// Env is a task in turns, in the manner of Gymnasium. One value serves one rollout and one goroutine. If it has a
+// Close method (io.Closer), that is called at the end. An error means that the rollout failed and does not count; what
+// the model did wrong is not an error but an observation or a reward.
+type Env interface {
+	// Reset starts the task. Its observation follows the task's messages, which may be all there is to say; seed is
+	// the rollout's.
+	Reset(ctx context.Context, task rollout.Task, seed uint64) (Result, error)
+	// Step takes the model's reply: the text without its stop token.
+	Step(ctx context.Context, action string) (Result, error)
+}
+
+// Result is what an Env answers.
+type Result struct {
+	Observation []multimodal.Message // what the model sees next; see User
+	Reward      float64              // of this step; a rollout's reward is the sum
+	Terminated  bool                 // the task has ended
+	Truncated   bool                 // it was cut off
+	Score       *float64             // what is shown and evaluated, if not the reward; the last one given holds
+	Info        map[string]float64   // numbers for the metrics; of each name the last one holds
+	Images      []string
+	Sampling    *rollout.Sampling // for the next turn only, instead of the run's; MaxTokens 0 keeps the run's
+}
+
+// User is an observation of one user message.
+func User(text string) []multimodal.Message {
+	return []multimodal.Message{{Role: "user", Content: text}}
+}
+
+var (
+	envsMu sync.Mutex
+	envs   = map[string]func() Env{"largest": func() Env { return &largest{} }}
+)
+
+// RegisterEnv makes an environment known as [agent] env = name. make is called once for each rollout. A name that is
+// taken is an error.
+func RegisterEnv(name string, make func() Env) error {
+	envsMu.Lock()
+	defer envsMu.Unlock()
+	if _, taken := envs[name]; taken || name == "" || make == nil {
+		return fmt.Errorf("agent: environment %q is registered already, or has no name or function", name)
+	}
+	envs[name] = make
+	return nil
+}
+
+// FindEnv is the registered environment of that name.
+func FindEnv(name string) (func() Env, error) {
+	envsMu.Lock()
+	defer envsMu.Unlock()
+	if env, ok := envs[name]; ok {
+		return env, nil
+	}
+	return nil, fmt.Errorf("[agent] env = %q is not known; there are %s", name, strings.Join(slices.Sorted(maps.Keys(envs)), ", "))
+}
+
+// Config is the [agent] table.
+type Config struct {
+	Env      string         `toml:"env"`      // a registered environment
+	Template map[string]any `toml:"template"` // variables for the chat template, as enable_thinking = false
+}
+
+// Validate lists what is wrong with c. It changes nothing.
+func (c Config) Validate() error {
+	_, err := FindEnv(c.Env)
+	return err
+}

@@ -1,0 +1,208 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/molt-go/molt/multimodal"
+	"github.com/molt-go/molt/rollout"
+)
+
+// Chat is the text side of a model: its tokenizer and chat template.
+type Chat interface {
+	// Prompt renders a conversation.
+	Prompt([]multimodal.Message, multimodal.RenderOptions) ([]int32, error)
+	// Delta renders what follows a reply to history: the end of its turn, unless the model wrote that itself
+	// (stopped), the next messages, and the opening of the next reply. The error is multimodal.ErrRewritten where the
+	// template renders history otherwise once these follow.
+	Delta(history []multimodal.Message, reply string, stopped bool, next []multimodal.Message,
+		opts multimodal.RenderOptions) ([]int32, error)
+	Decode(ids []int32) string
+	// StopIDs are the tokens that end a reply.
+	StopIDs() []int32
+}
+
+// EnvConfig bounds an episode.
+type EnvConfig struct {
+	MaxTurns int            // model calls; then the rollout is truncated
+	Context  int            // positions that the model has; then too
+	Template map[string]any // variables for the chat template
+}
+
+// NewEnvRunner makes a Runner of an environment. env is called once for each rollout.
+func NewEnvRunner(chat Chat, gen rollout.Generator, c EnvConfig, env func() Env) (rollout.Runner, error) {
+	if chat == nil || gen == nil || env == nil {
+		return nil, errors.New("agent: an environment needs a chat, a generator and a function that makes it")
+	}
+	if c.MaxTurns < 1 || c.Context < 1 {
+		return nil, fmt.Errorf("agent: max_turns = %d and a context of %d tokens must be at least 1", c.MaxTurns, c.Context)
+	}
+	return rollout.RunnerFunc(func(ctx context.Context, s rollout.Spec) (*rollout.Rollout, error) {
+		e := &episode{chat: chat, gen: gen, config: c, env: env(), out: &rollout.Rollout{Spec: s}}
+		e.opts = multimodal.RenderOptions{AddGenerationPrompt: true, Tools: s.Task.Tools, Extra: c.Template}
+		if closer, ok := e.env.(io.Closer); ok {
+			defer closer.Close()
+		}
+		if err := e.play(ctx); err != nil {
+			return nil, err
+		}
+		return e.out, nil
+	}), nil
+}
+
+// episode is one rollout while it runs.
+type episode struct {
+	chat    Chat
+	gen     rollout.Generator
+	config  EnvConfig
+	env     Env
+	opts    multimodal.RenderOptions
+	out     *rollout.Rollout
+	segment *rollout.Trajectory // the last of out.Samples, not sealed
+	history []multimodal.Message
+	score   *float64
+	turns   int
+	cut     bool // the last reply reached its limit of tokens
+}
+
+func (e *episode) play(ctx context.Context) error {
+	task := e.out.Task
+	if len(task.Images) > 0 {
+		return errors.New("agent: the task has an image, but the model reads only text")
+	}
+	res, err := e.env.Reset(ctx, task, e.out.Seed)
+	if err != nil {
+		return fmt.Errorf("agent: reset: %w", err)
+	}
+	if err := e.take(res); err != nil {
+		return err
+	}
+	e.history = slices.Concat(task.Messages, res.Observation)
+	if len(e.history) == 0 {
+		return errors.New("agent: neither the task nor the environment says anything to the model")
+	}
+	if err := e.render(); err != nil {
+		return err
+	}
+	e.out.Truncated = e.out.Truncated || e.room() <= 0
+	for !res.Terminated && !e.out.Truncated {
+		if res, err = e.turn(ctx, e.sampling(res.Sampling)); err != nil {
+			return fmt.Errorf("agent: turn %d: %w", e.turns, err)
+		}
+	}
+	e.segment.Seal()
+	e.out.Truncated = e.out.Truncated || e.cut
+	e.out.Score = e.out.Reward
+	if e.score != nil {
+		e.out.Score = *e.score
+	}
+	return nil
+}
+
+// room is how many tokens the context still takes.
+func (e *episode) room() int { return e.config.Context - e.segment.Len() }
+
+// sampling is what to ask for in the next turn.
+func (e *episode) sampling(own *rollout.Sampling) rollout.Sampling {
+	s := e.out.Sampling
+	if own != nil {
+		s = *own
+		if s.MaxTokens <= 0 {
+			s.MaxTokens = e.out.Sampling.MaxTokens
+		}
+	}
+	if s.Seed == 0 {
+		s.Seed = rollout.MixSeed(e.out.Seed, uint64(e.turns))
+	}
+	s.StopIDs = slices.Concat(s.StopIDs, e.chat.StopIDs())
+	if s.MaxTokens <= 0 || s.MaxTokens > e.room() {
+		s.MaxTokens = e.room()
+	}
+	return s
+}
+
+// turn has the model reply, the environment answer, and brings the segment up to the next reply.
+func (e *episode) turn(ctx context.Context, s rollout.Sampling) (Result, error) {
+	e.turns++
+	c, err := e.gen.Generate(ctx, e.segment.Request(s, nil))
+	if err != nil {
+		return Result{}, err
+	}
+	if err := e.segment.Append(c); err != nil {
+		return Result{}, err
+	}
+	if c.Finish == rollout.FinishCancelled {
+		return Result{}, errors.Join(errors.New("generation was cancelled"), context.Cause(ctx))
+	}
+	e.cut = c.Finish == rollout.FinishLength
+	said := c.Tokens[:len(c.Tokens)-c.NumStop]
+	ids := make([]int32, len(said))
+	for i, g := range said {
+		ids[i] = g.ID()
+	}
+	reply := e.chat.Decode(ids)
+	res, err := e.env.Step(ctx, reply)
+	if err != nil {
+		return Result{}, fmt.Errorf("step: %w", err)
+	}
+	if err := e.take(res); err != nil {
+		return Result{}, err
+	}
+	if !res.Terminated && e.turns == e.config.MaxTurns {
+		e.out.Truncated = true
+	}
+	if res.Terminated || e.out.Truncated {
+		return res, nil
+	}
+	if len(res.Observation) == 0 {
+		return Result{}, errors.New("the environment has not ended and says nothing to the model")
+	}
+	delta, err := e.chat.Delta(e.history, reply, !e.cut, res.Observation, e.opts)
+	e.history = slices.Concat(e.history, []multimodal.Message{{Role: "assistant", Content: reply}}, res.Observation)
+	switch {
+	case errors.Is(err, multimodal.ErrRewritten):
+		e.segment.Seal()
+		err := e.render()
+		e.out.Truncated = e.room() <= 0
+		return res, err
+	case err != nil:
+		return Result{}, err
+	case len(delta) >= e.room():
+		e.out.Truncated = true // no room to reply, so what would be read is left out too
+		return res, nil
+	}
+	return res, e.segment.Context(delta)
+}
+
+// render starts a segment with the whole conversation.
+func (e *episode) render() error {
+	ids, err := e.chat.Prompt(e.history, e.opts)
+	if err != nil {
+		return err
+	}
+	e.segment = &rollout.Trajectory{}
+	e.out.Samples = append(e.out.Samples, e.segment)
+	return e.segment.Context(ids)
+}
+
+// take books what the environment answered.
+func (e *episode) take(res Result) error {
+	if len(res.Images) > 0 {
+		return errors.New("the environment shows an image, but the model reads only text")
+	}
+	e.out.Reward += res.Reward
+	e.out.Truncated = e.out.Truncated || res.Truncated
+	if res.Score != nil {
+		e.score = res.Score
+	}
+	for name, v := range res.Info {
+		if e.out.Info == nil {
+			e.out.Info = map[string]float64{}
+		}
+		e.out.Info[name] = v
+	}
+	return nil
+}

@@ -1,0 +1,229 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/molt-go/molt/estimators"
+)
+
+// Config holds the tables that the trainer reads and the top-level keys of the run; start from DefaultConfig.
+type Config struct {
+	// Name of the run and of its folder; default "run".
+	Name string `toml:"name"`
+	// Seed of data order and sampling; default 0.
+	Seed int64 `toml:"seed"`
+	// Steps is the number of optimizer steps of the whole run, those before a resume included; default 100.
+	Steps int `toml:"steps"`
+
+	Algo       AlgoConfig       `toml:"algo"`
+	Loss       LossConfig       `toml:"loss"`
+	Optim      OptimConfig      `toml:"optim"`
+	Async      AsyncConfig      `toml:"async"`
+	Eval       EvalConfig       `toml:"eval"`
+	Checkpoint CheckpointConfig `toml:"checkpoint"`
+	Log        LogConfig        `toml:"log"`
+}
+
+// AlgoConfig is the table [algo]: from rewards to advantages.
+type AlgoConfig struct {
+	// Estimator is a name of estimators.Names; default "grpo".
+	Estimator string `toml:"estimator"`
+	// Options are further keys of this table: gamma, lambda, kl_coef, whiten and reward shaping.
+	estimators.Options
+}
+
+// LossConfig is the table [loss]: from advantages to gradients.
+type LossConfig struct {
+	// Name of a registered policy loss; default "ppo".
+	Name string `toml:"name"`
+	// ClipLow and ClipHigh bound the probability ratio to 1-ClipLow … 1+ClipHigh; default 0.2 each.
+	ClipLow  float64 `toml:"clip_low"`
+	ClipHigh float64 `toml:"clip_high"`
+	// DualClip bounds the loss of tokens with negative advantage at DualClip times its size; above 1; default 0: off.
+	DualClip float64 `toml:"dual_clip"`
+	// Aggregation turns token losses into one number; default "token-mean", over all tokens of the optimizer step.
+	Aggregation string `toml:"aggregation"`
+	// EntropyCoef times the mean entropy, in nats, is taken off the loss; default 0; a negative one drives entropy down.
+	EntropyCoef float64 `toml:"entropy_coef"`
+	// KLCoef times the mean KL to the reference policy, in nats, is added to the loss; default 0: no reference is needed.
+	KLCoef float64 `toml:"kl_coef"`
+	// KL is the estimate that KLCoef multiplies: "k1", "k2", "k3" or "k3_base", see klLosses; default "k2".
+	KL string `toml:"kl"`
+}
+
+// OptimConfig is the table [optim]: from gradients to weights.
+type OptimConfig struct {
+	// Name of the optimizer; default "adamw".
+	Name string `toml:"name"`
+	// LR is the peak learning rate; default 1e-5.
+	LR float64 `toml:"lr"`
+	// Beta1, Beta2 and Eps are AdamW's; default 0.9, 0.95 and 1e-8.
+	Beta1 float64 `toml:"beta1"`
+	Beta2 float64 `toml:"beta2"`
+	Eps   float64 `toml:"eps"`
+	// WeightDecay is decoupled: an update takes LR*WeightDecay off each weight; default 0.
+	WeightDecay float64 `toml:"weight_decay"`
+	// MaxNorm clips the global norm of the gradient; default 1; 0: off.
+	MaxNorm float64 `toml:"max_norm"`
+	// Schedule of the learning rate, a name of optim.Schedules; default "constant", which has no warm-up.
+	Schedule string `toml:"schedule"`
+	// WarmupSteps is the number of updates until the rate is at its peak; default 0.
+	WarmupSteps int `toml:"warmup_steps"`
+	// MinLRRate is the rate at the end as a share of LR, for schedules that have one; default 0.
+	MinLRRate float64 `toml:"min_lr_rate"`
+	// MicroTokens is the largest number of tokens, prompts included, in one forward and backward; it bounds memory and
+	// does not change the result; default 4096.
+	MicroTokens int `toml:"micro_tokens"`
+}
+
+// AsyncConfig is the table [async]: how rollouts and training share time and cores.
+type AsyncConfig struct {
+	// Staleness is the largest age of a trained token, in optimizer steps; default 1; 0: synchronous.
+	Staleness int `toml:"staleness"`
+	// TrainThreads and EngineThreads are the cores of each side; default 0: see Threads.
+	TrainThreads  int `toml:"train_threads"`
+	EngineThreads int `toml:"engine_threads"`
+}
+
+// EvalConfig is the table [eval]: held-out tasks, before, during and after training.
+type EvalConfig struct {
+	// Every is the number of optimizer steps between two evaluations; default 0: before and after training only.
+	Every int `toml:"every"`
+	// Tasks is the number of held-out tasks, answered greedily; default 64; 0: no evaluation.
+	Tasks int `toml:"tasks"`
+	// ShowReplies is the number of held-out replies printed before and after training; default 10.
+	ShowReplies int `toml:"show_replies"`
+}
+
+// CheckpointConfig is the table [checkpoint].
+type CheckpointConfig struct {
+	// Every is the number of optimizer steps between two checkpoints; default 0: at the end and when stopped only.
+	Every int `toml:"every"`
+	// Keep is the number of newest checkpoints that are kept; default 2.
+	Keep int `toml:"keep"`
+}
+
+// LogConfig is the table [log].
+type LogConfig struct {
+	// Dir holds the run folders; default "runs".
+	Dir string `toml:"dir"`
+}
+
+// DefaultConfig returns the defaults that the fields document.
+func DefaultConfig() Config {
+	return Config{
+		Name:  "run",
+		Steps: 100,
+		Algo:  AlgoConfig{Estimator: "grpo", Options: estimators.DefaultOptions()},
+		Loss:  LossConfig{Name: "ppo", ClipLow: 0.2, ClipHigh: 0.2, Aggregation: "token-mean", KL: "k2"},
+		Optim: OptimConfig{Name: "adamw", LR: 1e-5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, MaxNorm: 1,
+			Schedule: "constant", MicroTokens: 4096},
+		Async:      AsyncConfig{Staleness: 1},
+		Eval:       EvalConfig{Tasks: 64, ShowReplies: 10},
+		Checkpoint: CheckpointConfig{Keep: 2},
+		Log:        LogConfig{Dir: "runs"},
+	}
+}
+
+// Validate returns every wrong value by the name of its key. Names of losses and schedules are checked by those who have them.
+func (c Config) Validate() error {
+	return errors.Join(
+		check("name", c.Name, isFolder(c.Name), "a folder name: letters, digits, dot, dash and underscore"),
+		check("seed", c.Seed, c.Seed >= 0, "at least 0"),
+		check("steps", c.Steps, c.Steps >= 1, "at least 1"),
+		c.Algo.validate(), c.Loss.validate(), c.Optim.validate(), c.Async.validate(),
+		check("eval.every", c.Eval.Every, c.Eval.Every >= 0, "at least 0 (0: before and after training only)"),
+		check("eval.tasks", c.Eval.Tasks, c.Eval.Tasks >= 0, "at least 0 (0: no evaluation)"),
+		check("eval.show_replies", c.Eval.ShowReplies, c.Eval.ShowReplies >= 0, "at least 0"),
+		check("checkpoint.every", c.Checkpoint.Every, c.Checkpoint.Every >= 0, "at least 0 (0: at the end only)"),
+		check("checkpoint.keep", c.Checkpoint.Keep, c.Checkpoint.Keep >= 1, "at least 1"),
+		check("log.dir", c.Log.Dir, c.Log.Dir != "", "a folder"),
+	)
+}
+
+func (c AlgoConfig) validate() error {
+	if err := estimators.Check(c.Estimator); err != nil {
+		return fmt.Errorf("algo.estimator: %w", err)
+	}
+	if err := c.Options.Validate(); err != nil {
+		return fmt.Errorf("algo.%w", err)
+	}
+	return nil
+}
+
+func (c LossConfig) validate() error {
+	aggregations := []string{"token-mean"}
+	return errors.Join(
+		check("loss.name", c.Name, c.Name != "", "the name of a loss"),
+		check("loss.clip_low", c.ClipLow, c.ClipLow >= 0 && c.ClipLow <= 1, "0 to 1"),
+		check("loss.clip_high", c.ClipHigh, atLeast0(c.ClipHigh), "at least 0"),
+		check("loss.dual_clip", c.DualClip, c.DualClip == 0 || c.DualClip > 1 && atLeast0(c.DualClip), "above 1 (0: off)"),
+		check("loss.aggregation", c.Aggregation, slices.Contains(aggregations, c.Aggregation), strings.Join(aggregations, " or ")),
+		check("loss.entropy_coef", c.EntropyCoef, atLeast0(math.Abs(c.EntropyCoef)), "a number"),
+		check("loss.kl_coef", c.KLCoef, atLeast0(c.KLCoef), "at least 0 (0: off)"),
+		check("loss.kl", c.KL, klLosses[c.KL] != nil, strings.Join(slices.Sorted(maps.Keys(klLosses)), ", ")),
+	)
+}
+
+func (c OptimConfig) validate() error {
+	return errors.Join(
+		check("optim.name", c.Name, c.Name == "adamw", "adamw"),
+		check("optim.lr", c.LR, atLeast0(c.LR), "at least 0"),
+		check("optim.beta1", c.Beta1, c.Beta1 >= 0 && c.Beta1 < 1, "0 up to, not including, 1"),
+		check("optim.beta2", c.Beta2, c.Beta2 >= 0 && c.Beta2 < 1, "0 up to, not including, 1"),
+		check("optim.eps", c.Eps, c.Eps > 0 && atLeast0(c.Eps), "above 0"),
+		check("optim.weight_decay", c.WeightDecay, atLeast0(c.WeightDecay), "at least 0"),
+		check("optim.max_norm", c.MaxNorm, atLeast0(c.MaxNorm), "at least 0 (0: off)"),
+		check("optim.schedule", c.Schedule, c.Schedule != "", "the name of a schedule"),
+		check("optim.warmup_steps", c.WarmupSteps, c.WarmupSteps >= 0, "at least 0"),
+		check("optim.min_lr_rate", c.MinLRRate, c.MinLRRate >= 0 && c.MinLRRate <= 1, "0 to 1"),
+		check("optim.micro_tokens", c.MicroTokens, c.MicroTokens >= 1, "at least 1"),
+	)
+}
+
+func (c AsyncConfig) validate() error {
+	return errors.Join(
+		check("async.staleness", c.Staleness, c.Staleness >= 0, "at least 0 (0: synchronous)"),
+		check("async.train_threads", c.TrainThreads, c.TrainThreads >= 0, "at least 0 (0: decide by the cores)"),
+		check("async.engine_threads", c.EngineThreads, c.EngineThreads >= 0, "at least 0 (0: decide by the cores)"),
+	)
+}
+
+// Threads returns the threads of the trainer and of the engine on a machine with that many cores. Where the config
+// leaves it open each side has all cores in a synchronous run, where they take turns, and disjoint halves otherwise:
+// shares that overlap slow both down.
+func (c AsyncConfig) Threads(cores int) (train, engine int) {
+	train, engine = cores, cores
+	if c.Staleness > 0 {
+		train = max(1, cores/2)
+		engine = max(1, cores-train)
+	}
+	if c.TrainThreads > 0 {
+		train = c.TrainThreads
+	}
+	if c.EngineThreads > 0 {
+		engine = c.EngineThreads
+	}
+	return train, engine
+}
+
+func check(key string, value any, ok bool, want string) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf("%s is %#v, want %s", key, value, want)
+}
+
+// atLeast0 is false for NaN and Inf.
+func atLeast0(x float64) bool { return x >= 0 && !math.IsInf(x, 1) }
+
+func isFolder(name string) bool {
+	return name != "" && strings.Trim(name, ".") != "" && strings.IndexFunc(name, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
+	}) < 0
+}
