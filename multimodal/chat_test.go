@@ -95,12 +95,15 @@ func TestSampledTokensAreNotEncodedAgain(t *testing.T) {
 	}
 	d.merges = []mergePair{{"h", "e"}, {"l", "l"}, {"ll", "o"}, {"he", "llo"}}
 	d.vocab["ll"] = 7
-	d.added = []addedToken{{ID: 8, Content: "<u>", Special: true}, {ID: 9, Content: "<a>", Special: true}, {ID: 10, Content: "<e>", Special: true}}
+	for i, special := range []string{"<u>", "<a>", "<e>"} {
+		d.added = append(d.added, addedToken{ID: int32(8 + i), Content: special, Special: true})
+	}
 	tok, err := newTokenizer(d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := NewChat(tok, "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}<e>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}", "", "")
+	const template = "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}<e>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+	c, err := NewChat(tok, template, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,8 +141,8 @@ func TestDeltaIsTheTextBetweenTwoReplies(t *testing.T) {
 			"\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"},
 		{"white space before the end of turn", strings.Replace(chatML, "'<|im_end|>", "'\n<|im_end|>", 1), "ok", true,
 			"\n<|im_start|>user\nhi\n<|im_end|>\n<|im_start|>assistant\n"},
-		{"no special tokens", "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{{ ' ' }}{% endif %}",
-			"ok", true, "\nuser: hi\nassistant: "},
+		{"no special tokens", "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}" +
+			"{% if add_generation_prompt %}assistant:{{ ' ' }}{% endif %}", "ok", true, "\nuser: hi\nassistant: "},
 		{"nothing closes a turn", "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}{% endfor %}" +
 			"{% if add_generation_prompt %}<|im_start|>assistant {% endif %}", "ok", true, "<|im_start|>user hi<|im_start|>assistant "},
 	} {
@@ -213,7 +216,8 @@ func TestStopsAreTheUnionOfConfiguredAndTemplateEnds(t *testing.T) {
 
 func TestTemplatesGetToolsAndExtraVariables(t *testing.T) {
 	chat, _ := toyChat(t, "{{ tools|tojson }}{{ enable_thinking }}{{ documents is none }}{{ eos_token }}", "", "<|im_end|>")
-	got, err := chat.Render(user(""), RenderOptions{Tools: json.RawMessage(`[{"b":1,"a":2}]`), Extra: map[string]any{"enable_thinking": false}})
+	opts := RenderOptions{Tools: json.RawMessage(`[{"b":1,"a":2}]`), Extra: map[string]any{"enable_thinking": false}}
+	got, err := chat.Render(user(""), opts)
 	if want := `[{"b": 1, "a": 2}]FalseTrue<|im_end|>`; err != nil || got != want {
 		t.Errorf("%q, %v; want %q", got, err, want)
 	}

@@ -9,11 +9,12 @@ import (
 
 func TestMessagesAreReadAsTheAPIWritesThem(t *testing.T) {
 	for raw, want := range map[string]Message{
-		`{"role":"user","content":"hi"}`:                                                    {Role: "user", Content: "hi"},
-		`{"role":"assistant"}`:                                                              {Role: "assistant"},
-		`{"role":"assistant","content":null,"tool_calls":null}`:                             {Role: "assistant"},
-		`{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}`: {Role: "user", Content: "ab"},
-		`{"role":"tool","content":"1","tool_call_id":"c","name":"f"}`:                       {Role: "tool", Content: "1", ToolCallID: "c", Name: "f"},
+		`{"role":"user","content":"hi"}`:                        {Role: "user", Content: "hi"},
+		`{"role":"assistant"}`:                                  {Role: "assistant"},
+		`{"role":"assistant","content":null,"tool_calls":null}`: {Role: "assistant"},
+		`{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}`: {
+			Role: "user", Content: "ab"},
+		`{"role":"tool","content":"1","tool_call_id":"c","name":"f"}`: {Role: "tool", Content: "1", ToolCallID: "c", Name: "f"},
 		`{"role":"assistant","content":"x","reasoning_content":"y","tool_calls":[1]}`: {
 			Role: "assistant", Content: "x", Reasoning: "y", ToolCalls: json.RawMessage(`[1]`)},
 		`{"role":"user","content":"","weight":0.5}`: {Role: "user", Extra: map[string]json.RawMessage{"weight": json.RawMessage("0.5")}},
@@ -43,13 +44,15 @@ func TestMessagesAreReadAsTheAPIWritesThem(t *testing.T) {
 
 func TestTemplatesSeeToolCallArgumentsAsObjects(t *testing.T) {
 	chat, _ := toyChat(t, "{% for c in messages[0].tool_calls %}{{ (c.function or c)|tojson }};{% endfor %}{{ messages[0].q }}", "", "")
-	for calls, want := range map[string]string{
-		`[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"b\": 1, \"a\": [2]}"}}]`: `{"name": "f", "arguments": {"b": 1, "a": [2]}};`,
-		`[{"function":{"name":"f","arguments":"{\"a\": \"b\" and c}"}}]`:                              `{"name": "f", "arguments": "{\"a\": \"b\" and c}"};`,
-		`[{"function":{"arguments":{"z":1,"y":2},"name":"f"}}]`:                                       `{"arguments": {"z": 1, "y": 2}, "name": "f"};`,
-		`[{"name":"f","arguments":{"z":1}}]`:                                                          `{"name": "f", "arguments": {"z": 1}};`,
-		`[{"function":{"name":"f","arguments":"3"}}]`:                                                 `{"name": "f", "arguments": "3"};`,
+	for _, c := range [][2]string{
+		{`[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"b\": 1, \"a\": [2]}"}}]`,
+			`{"name": "f", "arguments": {"b": 1, "a": [2]}};`},
+		{`[{"function":{"name":"f","arguments":"{\"a\": \"b\" and c}"}}]`, `{"name": "f", "arguments": "{\"a\": \"b\" and c}"};`},
+		{`[{"function":{"arguments":{"z":1,"y":2},"name":"f"}}]`, `{"arguments": {"z": 1, "y": 2}, "name": "f"};`},
+		{`[{"name":"f","arguments":{"z":1}}]`, `{"name": "f", "arguments": {"z": 1}};`},
+		{`[{"function":{"name":"f","arguments":"3"}}]`, `{"name": "f", "arguments": "3"};`},
 	} {
+		calls, want := c[0], c[1]
 		m := Message{Role: "assistant", ToolCalls: json.RawMessage(calls), Extra: map[string]json.RawMessage{"q": json.RawMessage(`"<>"`)}}
 		got, err := chat.Render([]Message{m}, RenderOptions{})
 		if err != nil || got != want+"<>" {

@@ -187,7 +187,7 @@ func (q *Queue) takeOut(g *group, filtered bool) {
 	delete(q.groups, g.pos)
 	delete(q.places, g.place)
 	q.starting = slices.DeleteFunc(q.starting, func(s *group) bool { return s == g })
-	if q.fill(q.admitted) { q.admitted++ }
+	q.fill(g.place)
 }
 
 // checkBounds ends the run when one batch loses too much.

@@ -12,7 +12,13 @@ import (
 )
 
 var filters = map[string]fn{
-	"abs":        {"", absolute},
+	"abs": {"", absolute},
+	"attr": {"name", func(c *call) any {
+		if v, ok := c.r.attribute(c.self, c.r.str(c.args[0])); ok {
+			return v
+		}
+		return undefined("UndefinedError: '" + describe(c.self) + "' has no attribute '" + c.r.str(c.args[0]) + "'")
+	}},
 	"batch":      {"linecount fill_with?", batch},
 	"capitalize": {"", filterText(capitalize)},
 	"center":     {"width?", func(c *call) any { return c.pad(func(n, width int) int { return n/2 + n&width&1 }) }},
@@ -96,6 +102,7 @@ var filters = map[string]fn{
 	"tojson":   {"ensure_ascii? indent? separators? sort_keys?", func(c *call) any { return c.dumps() }},
 	"trim":     {"chars?", func(c *call) any { return c.trim(true, true) }},
 	"truncate": {"length? killwords? end? leeway?", truncate},
+	"unique":   {"case_sensitive? attribute?", unique},
 	"upper":    {"", filterText(strings.ToUpper)},
 	"wordcount": {"", func(c *call) any {
 		return int64(len(wordRuns.FindAllStringIndex(c.r.str(c.self), -1)))
@@ -247,9 +254,20 @@ func (c *call) extreme(sign int) any {
 	return best
 }
 
+func unique(c *call) any {
+	key := c.folded(c.getter(c.or(1, nil)), c.or(0, false))
+	first := newDict()
+	for _, e := range c.r.iterate(c.self) {
+		if k := key(e); !first.has(c.r, k) {
+			first.put(c.r, k, e)
+		}
+	}
+	return generator(first.values)
+}
+
 func mapped(c *call) any {
 	list := slices.Clone(c.r.iterate(c.self))
-	apply := func(v any) any { return v }
+	var apply func(any) any
 	if len(c.pos) == 0 && c.kw != nil {
 		path, _ := c.kw.get(c.r, "attribute")
 		other, ok := c.kw.get(c.r, "default")

@@ -10,14 +10,16 @@ import (
 )
 
 var hostile = map[string]string{
-	"nested loops":       strings.Repeat("{% for i in range(100000) %}", 5) + "x" + strings.Repeat("{% endfor %}", 5),
-	"empty loops":        strings.Repeat("{% for i in range(100000) %}", 5) + strings.Repeat("{% endfor %}", 5),
-	"growing text":       "{% set n = namespace(s='x') %}{% for i in range(100) %}{% set n.s = n.s + n.s %}{% endfor %}",
-	"growing list":       "{% set n = namespace(l=[1]) %}{% for i in range(100) %}{% set n.l = n.l + n.l %}{% endfor %}",
-	"shared list":        "{% set n = namespace(l=[1]) %}{% for i in range(100) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l }}",
-	"compared lists":     "{% set n = namespace(l=[1], m=[1]) %}{% for i in range(99) %}{% set n.l = [n.l, n.l] %}{% set n.m = [n.m, n.m] %}{% endfor %}{{ n.l == n.m }}",
-	"shared JSON":        "{% set n = namespace(l=[1]) %}{% for i in range(100) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l|tojson }}",
-	"shared dict":        "{% set n = namespace(l=1) %}{% for i in range(100) %}{% set n.l = {'a': n.l, 'b': n.l} %}{% endfor %}{{ n.l|pprint }}",
+	"nested loops": strings.Repeat("{% for i in range(100000) %}", 5) + "x" + strings.Repeat("{% endfor %}", 5),
+	"empty loops":  strings.Repeat("{% for i in range(100000) %}", 5) + strings.Repeat("{% endfor %}", 5),
+	"growing text": "{% set n = namespace(s='x') %}{% for i in range(100) %}{% set n.s = n.s + n.s %}{% endfor %}",
+	"growing list": "{% set n = namespace(l=[1]) %}{% for i in range(100) %}{% set n.l = n.l + n.l %}{% endfor %}",
+	"shared list":  "{% set n = namespace(l=[1]) %}{% for i in range(100) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l }}",
+	"compared lists": "{% set n = namespace(l=[1], m=[1]) %}{% for i in range(99) %}{% set n.l = [n.l, n.l] %}" +
+		"{% set n.m = [n.m, n.m] %}{% endfor %}{{ n.l == n.m }}",
+	"shared JSON": "{% set n = namespace(l=[1]) %}{% for i in range(100) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l|tojson }}",
+	"shared dict": "{% set n = namespace(l=1) %}{% for i in range(100) %}{% set n.l = {'a': n.l, 'b': n.l} %}{% endfor %}" +
+		"{{ n.l|pprint }}",
 	"deep list":          "{% set n = namespace(l=[]) %}{% for i in range(100000) %}{% set n.l = [n.l] %}{% endfor %}{{ n.l }}",
 	"deep JSON":          "{% set n = namespace(l=[]) %}{% for i in range(100000) %}{% set n.l = [n.l] %}{% endfor %}{{ n.l|tojson }}",
 	"deep key":           "{% set n = namespace(l=()) %}{% for i in range(100000) %}{% set n.l = (n.l,) %}{% endfor %}{{ {n.l: 1} }}",
@@ -34,7 +36,7 @@ var hostile = map[string]string{
 	"percent":            "{{ '%1000000000000d' % 1 }}",
 	"format":             "{{ '{:1000000000000}'.format(1) }}",
 	"precision":          "{{ '%.1000000000f' % 1.0 }}",
-	"indent":             "{{ 'a\n' * 100000 | indent(1000000) }}",
+	"indent":             "{{ ('a\n' * 100000) | indent(1000000) }}",
 	"JSON indent":        "{{ [1] | tojson(indent=1000000000) }}",
 	"replace":            "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
 	"join":               "{{ (['a' * 1000000] * 100000) | join('b' * 1000000) }}",
@@ -53,7 +55,7 @@ var hostile = map[string]string{
 	"membership":         "{% set l = range(100000)|list %}{% for i in range(100000) %}{% set x = -1 in l %}{% endfor %}",
 	"ranges":             "{% for i in range(100000) %}{% set x = range(100000) %}{% endfor %}",
 	"output":             "{% set s = 'a' * 1000000 %}{% for i in range(100000) %}{{ s }}{% endfor %}",
-	"dicts":              "{% set d = dict(a=1) %}{% set l = range(100000)|list %}{% for i in range(100000) %}{% set x = {i: l|map('string')|list} %}{% endfor %}",
+	"dicts":              "{% set l = range(100000)|list %}{% for i in range(100000) %}{% set x = {i: l|map('string')|list} %}{% endfor %}",
 	"brackets":           "{{ " + strings.Repeat("(", 100000) + "1" + strings.Repeat(")", 100000) + " }}",
 	"minus":              "{{ " + strings.Repeat("- ", 100000) + "1 }}",
 	"not":                "{{ " + strings.Repeat("not ", 100000) + "1 }}",
@@ -86,7 +88,6 @@ func TestATemplateWithoutEndIsAnErrorInBoundedTimeAndMemory(t *testing.T) {
 		if n := after.TotalAlloc - before.TotalAlloc; n > 3<<30 {
 			t.Errorf("%s allocated %d MiB in all", name, n>>20)
 		}
-		t.Logf("%-20s %8v %6d MiB in all: %.80v", name, took.Round(time.Millisecond), (after.TotalAlloc-before.TotalAlloc)>>20, err)
 	}
 }
 

@@ -3,16 +3,16 @@
 //
 // # Language
 //
-// Statements: if, for (filter, else, recursive, loop), break, continue, set (also block and namespace form), macro, call, filter,
-// with, raw, generation (renders its body). Expressions: all of Jinja's, with Python's arithmetic, slices, str.format, "%" and
-// the methods of str, dict, list and tuple. The tables filters, tests, globals and strMethods list what can be called.
+// Statements: if, for (filter, else, recursive, loop), break, continue, set (also block and namespace form), macro, call,
+// with, raw, generation (renders its body). Expressions: all of Jinja's, with Python's arithmetic, slices, "%", str.format and
+// the methods of str, dict, list and tuple. The tables filters, tests, globals and methods list what can be called.
 // trim_blocks and lstrip_blocks are on; nothing is HTML-escaped; tojson keeps key order, writes non-ASCII text as it is and
 // takes ensure_ascii, indent, separators and sort_keys; raise_exception and strftime_now are there; values are immutable and
-// names with double underscores are out of reach. Templates, macros and blocks of other files (include, import, extends,
-// block) do not exist. What Parse does not know, an unknown filter or test included, is its error.
+// names with double underscores are out of reach. Parts of other files (include, import, extends, block) do not exist.
+// What Parse does not know, an unknown filter or test included, is its error.
 //
-// Not covered: Markup (safe returns plain text and escape escapes twice), lazy generators (filters that return one run at
-// once; the result can be read once, as in Python), upper and lower case of more than one letter ("ß".upper()).
+// Different from Jinja: there is no Markup (safe returns plain text, escape escapes twice); filters that return a generator
+// run at once, though the result can be read only once, as in Python; case mapping is one letter to one ("ß".upper()).
 //
 // # Values
 //

@@ -44,8 +44,9 @@ func loadReference(t testing.TB, path string) reference {
 	return ref
 }
 
-// references are files of one layout: language features and whole templates as transformers renders them, and more of
-// the former, rendered by Jinja 3.1.6 with the same settings.
+// references have one layout. The first is rendered by transformers, one language feature a case; files with whole models'
+// templates can be put in its place. The second holds more features and two templates written for this test, rendered
+// by Jinja 3.1.6 with the same settings.
 var references = []string{"../../testdata/reference/text/templates.json.gz", "testdata/snippets.json.gz"}
 
 // address is where CPython happened to keep an object.

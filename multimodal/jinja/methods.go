@@ -73,6 +73,14 @@ var strMethods = map[string]fn{
 		}
 		return tuple{before, sep, after}
 	}},
+	"rpartition": {"sep", func(c *call) any {
+		s, sep := c.self.(string), c.separator()
+		i := strings.LastIndex(s, sep)
+		if i < 0 {
+			return tuple{"", "", s}
+		}
+		return tuple{s[:i], sep, s[i+len(sep):]}
+	}},
 	"join": {"iterable", func(c *call) any {
 		t := &text{r: c.r}
 		for i, e := range c.r.iterate(c.args[0]) {

@@ -328,8 +328,7 @@ func (r *run) contains(box, v any) bool {
 		r.step(len(box) / 32)
 		return strings.Contains(box, s)
 	case *dict:
-		_, ok := box.get(r, v)
-		return ok
+		return box.has(r, v)
 	case nil, bool, int64, float64, *big.Int, *namespace, *macro, *bound:
 		fail("TypeError: argument of type '%s' is not iterable", typeName(box))
 	}

@@ -78,6 +78,11 @@ func (d *dict) get(r *run, k any) (any, bool) {
 	return d.values[i], true
 }
 
+func (d *dict) has(r *run, k any) bool {
+	_, ok := d.get(r, k)
+	return ok
+}
+
 // all walks through the pairs; nil has none.
 func (d *dict) all() iter.Seq2[any, any] {
 	return func(yield func(any, any) bool) {

@@ -15,8 +15,8 @@ import (
 type Chat interface {
 	// Prompt renders a conversation.
 	Prompt([]multimodal.Message, multimodal.RenderOptions) ([]int32, error)
-	// Delta renders what follows a reply to history: the end of its turn, unless the model wrote that itself
-	// (stopped), the next messages, and the opening of the next reply. The error is multimodal.ErrRewritten where the
+	// Delta renders what follows a reply to history: the end of its turn, unless a stop token that the model wrote is
+	// that already (stopped), the next messages, and the opening of the next reply. The error is multimodal.ErrRewritten where the
 	// template renders history otherwise once these follow.
 	Delta(history []multimodal.Message, reply string, stopped bool, next []multimodal.Message,
 		opts multimodal.RenderOptions) ([]int32, error)
@@ -24,6 +24,8 @@ type Chat interface {
 	// StopIDs are the tokens that end a reply.
 	StopIDs() []int32
 }
+
+var _ Chat = (*multimodal.Chat)(nil)
 
 // EnvConfig bounds an episode.
 type EnvConfig struct {
@@ -160,7 +162,7 @@ func (e *episode) turn(ctx context.Context, s rollout.Sampling) (Result, error) 
 	if len(res.Observation) == 0 {
 		return Result{}, errors.New("the environment has not ended and says nothing to the model")
 	}
-	delta, err := e.chat.Delta(e.history, reply, !e.cut, res.Observation, e.opts)
+	delta, err := e.chat.Delta(e.history, reply, c.NumStop > 0, res.Observation, e.opts)
 	e.history = slices.Concat(e.history, []multimodal.Message{{Role: "assistant", Content: reply}}, res.Observation)
 	switch {
 	case errors.Is(err, multimodal.ErrRewritten):
