@@ -22,14 +22,13 @@ class CachingAllocator : public c10::Allocator {
     void* p = nullptr;
     if (n < kMin) {
       if (posix_memalign(&p, 64, n)) throw std::bad_alloc();
-      return {p, p, &free, cpu};
+      return {p, p, &release, cpu};
     }
     p = block(size_class(n));
     return {p, p, &release, cpu};
   }
   void copy_data(void* dst, const void* src, std::size_t n) const override { default_copy_data(dst, src, n); }
-  // The raw deleter stays null: memory below kMin and above it is freed in two ways, so raw pointers cannot be handed out.
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
 
   static mt_memory_info info() {
     std::lock_guard<std::mutex> lock(mutex);
@@ -66,13 +65,15 @@ class CachingAllocator : public c10::Allocator {
   }
 
   static void release(void* p) {
-    if (!p) return;
+    if (uintptr_t(p) % 4096) return free(p);  // mapped blocks lie on page borders, the heap's almost never
     std::lock_guard<std::mutex> lock(mutex);
-    size_t size = sizes.at(p);
+    auto it = sizes.find(p);
+    if (it == sizes.end()) return free(p);
+    size_t size = it->second;
     total.used -= size;
     if (size_t(total.cached) + size > kBound) {
       munmap(p, size);
-      sizes.erase(p);
+      sizes.erase(it);
       return;
     }
     idle[size].push_back(p);

@@ -22,8 +22,8 @@ void check_ints(const Tensor& t, int64_t columns, const char* name) {
               " must be contiguous int32 of ", columns ? std::to_string(columns) + " columns" : "one dimension");
 }
 
-Attention arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rows, const Tensor& seqs, const Tensor& ranges, double scale,
-                    double softcap) {
+Attention arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rows, const Tensor& seqs, const Tensor& ranges,
+                    double scale, double softcap) {
   check_rows(q, -1, q.size(-1), "q");
   check_rows(k, -1, q.size(2), "k");
   check_rows(v, k.size(1), q.size(2), "v");
@@ -35,7 +35,6 @@ Attention arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
   check_ints(ranges, 2, "ranges");
   TORCH_CHECK(rows.size(0) == q.size(0), "rows must have a line for each of the ", q.size(0), " query rows, not ", rows.size(0));
   Attention a = {};
-  a.half = is_half(q, "q");
   a.q = q.data_ptr(), a.k = k.data_ptr(), a.v = v.data_ptr();
   a.q_stride = q.stride(0), a.k_stride = k.stride(0), a.v_stride = v.stride(0);
   a.hq = int(q.size(1)), a.hkv = int(k.size(1)), a.d = int(q.size(2));
@@ -64,15 +63,16 @@ void parallel(const Attention& a, int64_t items, F f) {
   });
 }
 
-std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rows, const Tensor& seqs, const Tensor& ranges,
-                                     double scale, double softcap) {
+std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rows, const Tensor& seqs,
+                                     const Tensor& ranges, double scale, double softcap) {
   Attention a = arguments(q, k, v, rows, seqs, ranges, scale, softcap);
+  const AttentionKernels& kernels = attention_kernels(is_half(q, "q"));
   Tensor out = at::empty(q.sizes(), q.options()), lse = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
   a.out = out.data_ptr(), a.lse = lse.data_ptr<float>();
   auto todo = blocks(a, q.size(0));
   parallel(a, int64_t(todo.size()) * a.hkv, [&](int64_t i, float* scratch) {
     auto [r0, r1] = todo[i / a.hkv];
-    attention_kernels().attention(a, r0, r1, int(i % a.hkv), scratch);
+    kernels.attention(a, r0, r1, int(i % a.hkv), scratch);
   });
   return {out, lse};
 }
@@ -99,28 +99,29 @@ std::vector<std::vector<Piece>> pieces(const Attention& a, int64_t n, int64_t sl
   return out;
 }
 
-std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                                                      const Tensor& lse, const Tensor& rows, const Tensor& seqs, const Tensor& ranges, double scale,
-                                                      double softcap) {
+std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                                                      const Tensor& out, const Tensor& lse, const Tensor& rows, const Tensor& seqs,
+                                                      const Tensor& ranges, double scale, double softcap) {
   Attention a = arguments(q, k, v, rows, seqs, ranges, scale, softcap);
+  const AttentionKernels& kernels = attention_kernels(is_half(q, "q"));
   Tensor g = dout.contiguous(), delta = at::empty_like(lse);
   check_like(g, out, "dout");
   a.dout = g.data_ptr(), a.out = out.data_ptr(), a.lse = lse.data_ptr<float>();
   int64_t n = q.size(0), slots = k.size(0);
-  at::parallel_for(0, n, 16, [&](int64_t r0, int64_t r1) { attention_kernels().attention_delta(a, r0, r1, delta.data_ptr<float>()); });
+  at::parallel_for(0, n, 16, [&](int64_t r0, int64_t r1) { kernels.attention_delta(a, r0, r1, delta.data_ptr<float>()); });
   a.delta = delta.data_ptr<float>();
   Tensor dq = at::empty(q.sizes(), q.options()), dk = at::empty(k.sizes(), k.options()), dv = at::empty(v.sizes(), v.options());
   a.dq = dq.data_ptr(), a.dk = dk.data_ptr(), a.dv = dv.data_ptr();
   auto todo = blocks(a, n);
   parallel(a, int64_t(todo.size()) * a.hkv, [&](int64_t i, float* scratch) {
     auto [r0, r1] = todo[i / a.hkv];
-    attention_kernels().attention_dq(a, r0, r1, int(i % a.hkv), scratch);
+    kernels.attention_dq(a, r0, r1, int(i % a.hkv), scratch);
   });
   auto seen = pieces(a, n, slots);
   parallel(a, int64_t(seen.size()) * a.hkv, [&](int64_t i, float* scratch) {
     int64_t tile = i / a.hkv, first = tile * kTile;
-    attention_kernels().attention_dkv(a, first, int(std::min<int64_t>(kTile, slots - first)), int(i % a.hkv), seen[tile].data(),
-                                      int64_t(seen[tile].size()), scratch);
+    int count = int(std::min<int64_t>(kTile, slots - first));
+    kernels.attention_dkv(a, first, count, int(i % a.hkv), seen[tile].data(), int64_t(seen[tile].size()), scratch);
   });
   return {dq, dk, dv};
 }

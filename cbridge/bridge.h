@@ -78,7 +78,6 @@ class Slab {
 at::Tensor& tensor(mt_tensor h);
 Scope& usable(mt_scope s);                 // refuses a closed scope, another thread's, one with an open child
 mt_tensor put(Scope& s, at::Tensor t);     // the result lives in s
-int64_t numel_checked(const at::Tensor& t, int64_t numel);
 
 template <class R, class F>
 R guard(char** err, R failed, F f) {

@@ -32,7 +32,8 @@ static at::Tensor blob(const void* data, int32_t dtype, at::IntArrayRef shape) {
 }
 
 static at::Tensor view_as(const at::Tensor& t, const void* data, int64_t numel, int32_t dtype) {
-  if (numel != t.numel()) throw std::runtime_error("the slice holds " + std::to_string(numel) + " numbers, the tensor " + std::to_string(t.numel()));
+  if (numel != t.numel())
+    throw std::runtime_error("the slice holds " + std::to_string(numel) + " numbers, the tensor " + std::to_string(t.numel()));
   return blob(data, dtype, t.sizes());
 }
 

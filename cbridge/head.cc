@@ -14,16 +14,17 @@ namespace {
 
 void check_head(const Tensor& h, const Tensor& w, const Tensor& ids, const Tensor& inv_t, int64_t chunk) {
   is_half(h, "h");
-  TORCH_CHECK(h.dim() == 2 && w.dim() == 2 && w.size(1) == h.size(1) && w.scalar_type() == h.scalar_type(), "h [N,D] and w [V,D] do not fit: ",
-              h.scalar_type(), h.sizes(), " and ", w.scalar_type(), w.sizes());
+  TORCH_CHECK(h.dim() == 2 && w.dim() == 2 && w.size(1) == h.size(1) && w.scalar_type() == h.scalar_type(),
+              "h [N,D] and w [V,D] do not fit: ", h.scalar_type(), h.sizes(), " and ", w.scalar_type(), w.sizes());
   int64_t n = h.size(0), v = w.size(0);
   TORCH_CHECK(ids.scalar_type() == at::kLong && ids.dim() == 2 && ids.size(0) == n && ids.size(1) > 0, "ids must be int64 [", n, ",K], not ",
               ids.scalar_type(), ids.sizes());
-  TORCH_CHECK(inv_t.scalar_type() == at::kFloat && inv_t.is_contiguous() && inv_t.dim() == 1 && inv_t.size(0) == n, "inv_t must be float32 [", n,
-              "], not ", inv_t.scalar_type(), inv_t.sizes());
+  TORCH_CHECK(inv_t.scalar_type() == at::kFloat && inv_t.is_contiguous() && inv_t.dim() == 1 && inv_t.size(0) == n,
+              "inv_t must be float32 [", n, "], not ", inv_t.scalar_type(), inv_t.sizes());
   TORCH_CHECK(chunk > 0, "chunk must be positive");
   const int64_t* p = ids.data_ptr<int64_t>();
-  for (int64_t i = 0; i < ids.numel(); i++) TORCH_CHECK(p[i] >= 0 && p[i] < v, "id ", p[i], " of row ", i / ids.size(1), " is not in 0..", v - 1);
+  for (int64_t i = 0; i < ids.numel(); i++)
+    TORCH_CHECK(p[i] >= 0 && p[i] < v, "id ", p[i], " of row ", i / ids.size(1), " is not in 0..", v - 1);
 }
 
 // Logits of rows [a, a+n): a float32 product does not depend on its other rows when their number is a multiple of 4, at least 8.
@@ -49,7 +50,7 @@ struct Scores {
 
 Scores head_forward(const Tensor& h, const Tensor& w, const Tensor& ids, const Tensor& inv_t, double softcap, int64_t chunk) {
   check_head(h, w, ids, inv_t, chunk);
-  bool half = is_half(h, "h");
+  const RowKernels& kernels = row_kernels(is_half(h, "h"));
   int64_t n = h.size(0), v = w.size(0), k = ids.size(1);
   auto f32 = h.options().dtype(at::kFloat);
   Scores s = {at::empty({n, k}, f32), at::empty({n}, f32), at::empty({n}, f32)};
@@ -59,18 +60,19 @@ Scores head_forward(const Tensor& h, const Tensor& w, const Tensor& ids, const T
   chunks(h, w, chunk, [&](int64_t a, int64_t num, const Tensor& l) {
     at::parallel_for(a, a + num, 1, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; r++) {
-        const void* row = at_row(l.data_ptr(), (r - a) * v, half);
-        row_kernels().row_stats(half, row, v, it[r], float(softcap), lse + r, entropy + r);
-        for (int64_t j = r * k; j < (r + 1) * k; j++) logp[j] = row_kernels().row_logp(half, row, id[j], it[r], float(softcap), lse[r]);
+        const void* row = element(l, (r - a) * v);
+        kernels.row_stats(row, v, it[r], float(softcap), lse + r, entropy + r);
+        for (int64_t j = r * k; j < (r + 1) * k; j++) logp[j] = kernels.row_logp(row, id[j], it[r], float(softcap), lse[r]);
       }
     });
   });
   return s;
 }
 
-std::tuple<Tensor, Tensor> head_backward(const Tensor& h, const Tensor& w, const Tensor& ids, const Tensor& inv_t, const Scores& s, double softcap,
-                                         int64_t chunk, const Tensor& dlogp, const Tensor& dentropy) {
+std::tuple<Tensor, Tensor> head_backward(const Tensor& h, const Tensor& w, const Tensor& ids, const Tensor& inv_t, const Scores& s,
+                                         double softcap, int64_t chunk, const Tensor& dlogp, const Tensor& dentropy) {
   bool half = is_half(h, "h");
+  const RowKernels& kernels = row_kernels(half);
   int64_t v = w.size(0), k = ids.size(1);
   Tensor dh = at::empty(h.sizes(), h.options()), dw = at::zeros(w.sizes(), h.options().dtype(at::kFloat));
   const float *it = inv_t.data_ptr<float>(), *lse = s.lse.data_ptr<float>(), *entropy = s.entropy.data_ptr<float>(),
@@ -79,8 +81,7 @@ std::tuple<Tensor, Tensor> head_backward(const Tensor& h, const Tensor& w, const
   chunks(h, w, chunk, [&](int64_t a, int64_t num, Tensor l) {
     at::parallel_for(a, a + num, 1, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; r++)
-        row_kernels().row_backward(half, at_row(l.data_ptr(), (r - a) * v, half), v, it[r], float(softcap), lse[r], entropy[r], id + r * k, int(k),
-                                   gl + r * k, ge[r]);
+        kernels.row_backward(element(l, (r - a) * v), v, it[r], float(softcap), lse[r], entropy[r], id + r * k, int(k), gl + r * k, ge[r]);
     });
     l = l.narrow(0, 0, num);
     dh.narrow(0, a, num).copy_(at::mm(l, w));
@@ -117,7 +118,8 @@ std::tuple<Tensor, Tensor> lm_logp(const Tensor& h, const Tensor& w, const Tenso
   Scores s = head_forward(h.contiguous(), w, ids.contiguous(), inv_t, softcap, chunk);
   return {s.logp, s.entropy};
 }
-std::tuple<Tensor, Tensor> lm_logp_autograd(const Tensor& h, const Tensor& w, const Tensor& ids, const Tensor& inv_t, double softcap, int64_t chunk) {
+std::tuple<Tensor, Tensor> lm_logp_autograd(const Tensor& h, const Tensor& w, const Tensor& ids, const Tensor& inv_t, double softcap,
+                                            int64_t chunk) {
   if (!wants_grad(h, w)) return lm_logp(h, w, ids, inv_t, softcap, chunk);
   auto r = HeadFunction::apply(h.contiguous(), w, ids.contiguous(), inv_t, softcap, chunk);
   return {r[0], r[1]};
@@ -126,7 +128,7 @@ std::tuple<Tensor, Tensor> lm_logp_autograd(const Tensor& h, const Tensor& w, co
 // One id per row at quantile u of softmax(logits·inv_t), or the greedy one where inv_t is 0, and its log-prob.
 std::tuple<Tensor, Tensor> sample(const Tensor& l, const Tensor& inv_t, const Tensor& u) {
   at::AutoDispatchBelowADInplaceOrView below;
-  bool half = is_half(l, "logits");
+  const RowKernels& kernels = row_kernels(is_half(l, "logits"));
   TORCH_CHECK(l.dim() == 2 && l.is_contiguous(), "logits must be contiguous [rows, vocabulary], not ", l.sizes());
   int64_t n = inv_t.size(0), v = l.size(1);  // rows past the temperatures are padding
   TORCH_CHECK(inv_t.scalar_type() == at::kFloat && inv_t.dim() == 1 && n <= l.size(0), "inv_t must be float32 of at most ", l.size(0), " rows");
@@ -134,8 +136,8 @@ std::tuple<Tensor, Tensor> sample(const Tensor& l, const Tensor& inv_t, const Te
   Tensor ids = at::empty({n}, l.options().dtype(at::kLong)), logp = at::empty({n}, l.options().dtype(at::kFloat));
   at::parallel_for(0, n, 1, [&](int64_t a, int64_t b) {
     for (int64_t r = a; r < b; r++)
-      row_kernels().row_sample(half, at_row(l.data_ptr(), r * v, half), v, inv_t.data_ptr<float>()[r], u.data_ptr<double>()[r],
-                               ids.data_ptr<int64_t>() + r, logp.data_ptr<float>() + r);
+      kernels.row_sample(element(l, r * v), v, inv_t.data_ptr<float>()[r], u.data_ptr<double>()[r], ids.data_ptr<int64_t>() + r,
+                         logp.data_ptr<float>() + r);
   });
   return {ids, logp};
 }
@@ -152,8 +154,8 @@ void register_pointwise_autograd(torch::Library& m);
 TORCH_LIBRARY(molt, m) {
   m.def("attention(Tensor q, Tensor k, Tensor v, Tensor rows, Tensor seqs, Tensor ranges, float scale, float softcap) -> (Tensor, Tensor)");
   m.def(
-      "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor rows, Tensor seqs, Tensor ranges, float scale, "
-      "float softcap) -> (Tensor, Tensor, Tensor)");
+      "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor rows, Tensor seqs, Tensor ranges, "
+      "float scale, float softcap) -> (Tensor, Tensor, Tensor)");
   m.def("add_rms_norm(Tensor x, Tensor? r, Tensor w, float eps) -> (Tensor, Tensor)");
   m.def("rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor");
   m.def("silu_mul(Tensor gate_up) -> Tensor");

@@ -8,9 +8,8 @@ namespace molt {
 constexpr int kTile = 64;      // keys per tile, aligned on the logical index
 constexpr int kBlockRows = 16; // query rows that share a tile's conversion to float32
 
-// Rows of q, k, v may be strided; their heads and elements are contiguous. half: bfloat16 instead of float32.
+// Rows of q, k, v may be strided; their heads and elements are contiguous.
 struct Attention {
-  bool half;
   const void *q, *k, *v;
   int64_t q_stride, k_stride, v_stride;  // elements from row to row
   int hq, hkv, d;
@@ -29,6 +28,7 @@ struct Piece {
   int32_t lane, count, logical, row0, row1;
 };
 
+// Each table is for one element type, float32 or bfloat16; pointers to void are to such elements.
 struct AttentionKernels {
   // Rows [row0,row1) are of one sequence, at most kBlockRows. scratch: attention_scratch(hq/hkv, d) floats.
   void (*attention)(const Attention& a, int64_t row0, int64_t row1, int kv_head, float* scratch);
@@ -40,23 +40,23 @@ struct AttentionKernels {
 
 struct RowKernels {
   // sum = x + r (r may be null: then sum is not written), y = sum / rms(sum) * w; rstd float32.
-  void (*add_rms_norm)(bool half, const void* x, const void* r, const void* w, float eps, int64_t n, int h, void* sum, void* y, float* rstd);
+  void (*add_rms_norm)(const void* x, const void* r, const void* w, float eps, int64_t n, int h, void* total, void* y, float* rstd);
   // dx = dsum (may be null) + gradient through the norm; dw [h] is added to.
-  void (*rms_norm_backward)(bool half, const void* x, const void* w, const float* rstd, const void* dsum, const void* dy, int64_t n, int h,
-                            void* dx, float* dw);
+  void (*rms_norm_backward)(const void* x, const void* w, const float* rstd, const void* dsum, const void* dy, int64_t n, int h, void* dx,
+                            float* dw);
   // y = x rotated by (cos, ±sin) [n, d/2], halves (i, i+d/2) paired; x has a row stride, y is contiguous.
-  void (*rotary)(bool half, const void* x, int64_t x_stride, const float* cos, const float* sin, bool back, int64_t n, int heads, int d,
+  void (*rotary)(const void* x, int64_t x_stride, const float* cos, const float* sin, bool back, int64_t n, int heads, int d,
                  void* y);
-  void (*silu_mul)(bool half, const void* gate_up, int64_t n, int inner, void* y);
-  void (*silu_mul_backward)(bool half, const void* gate_up, const void* dy, int64_t n, int inner, void* dgate_up);
+  void (*silu_mul)(const void* gate_up, int64_t n, int inner, void* y);
+  void (*silu_mul_backward)(const void* gate_up, const void* dy, int64_t n, int inner, void* dgate_up);
   // log-sum-exp and entropy of a row of logits times inv_t (capped first).
-  void (*row_stats)(bool half, const void* logits, int64_t v, float inv_t, float softcap, float* lse, float* entropy);
-  float (*row_logp)(bool half, const void* logits, int64_t id, float inv_t, float softcap, float lse);
+  void (*row_stats)(const void* logits, int64_t v, float inv_t, float softcap, float* lse, float* entropy);
+  float (*row_logp)(const void* logits, int64_t id, float inv_t, float softcap, float lse);
   // logits become their gradient, given those of K log-probs and of the entropy.
-  void (*row_backward)(bool half, void* logits, int64_t v, float inv_t, float softcap, float lse, float entropy, const int64_t* ids, int k,
+  void (*row_backward)(void* logits, int64_t v, float inv_t, float softcap, float lse, float entropy, const int64_t* ids, int k,
                        const float* dlogp, float dentropy);
   // The id at quantile u of the distribution; inv_t = 0: the first of the largest logits, log-prob at temperature 1.
-  void (*row_sample)(bool half, const void* logits, int64_t v, float inv_t, double u, int64_t* id, float* logp);
+  void (*row_sample)(const void* logits, int64_t v, float inv_t, double u, int64_t* id, float* logp);
 };
 
 inline int64_t attention_scratch(int group, int d) {
@@ -64,7 +64,8 @@ inline int64_t attention_scratch(int group, int d) {
   return 4 * kTile * dp + 3 * m * dp + 2 * m + 8 * kTile + 64;
 }
 
-extern const AttentionKernels attention_base, attention_avx2, attention_avx512;
-extern const RowKernels rows_base, rows_avx2, rows_avx512;
+// By instruction set, [0] for float32 and [1] for bfloat16.
+extern const AttentionKernels attention_base[2], attention_avx2[2], attention_avx512[2];
+extern const RowKernels rows_base[2], rows_avx2[2], rows_avx512[2];
 
 }  // namespace molt

@@ -82,7 +82,8 @@ struct Walk {
 
 // The tile's keys lo..hi of kv head h as float32; lanes outside are zero.
 template <class T>
-void fetch(const Attention& a, Walk& walk, int h, int32_t tile, int32_t lo, int32_t hi, float* kplain, float* kturned, float* vplain, float* vturned) {
+void fetch(const Attention& a, Walk& walk, int h, int32_t tile, int32_t lo, int32_t hi, float* kplain, float* kturned, float* vplain,
+           float* vturned) {
   int dp = padded(a.d);
   for (int j = 0; j < kTile; j++) {
     int32_t key = tile * kTile + j;
@@ -129,7 +130,7 @@ inline void mask(V* s, int j0, int j1, float value) {
 }
 
 template <class T>
-void attention_t(const Attention& a, int64_t row0, int64_t row1, int h, float* scratch) {
+void attention(const Attention& a, int64_t row0, int64_t row1, int h, float* scratch) {
   int d = a.d, dp = padded(d), group = a.hq / a.hkv;
   int64_t m = (row1 - row0) * group;
   float *kt = scratch, *v = kt + kTile * dp, *q = v + kTile * dp, *acc = q + m * dp, *top = acc + m * dp, *total = top + m;
@@ -172,8 +173,8 @@ void attention_t(const Attention& a, int64_t row0, int64_t row1, int h, float* s
 }
 
 // p and ds of one row and tile from the recomputed scores: ds is the gradient of the scaled, uncapped score.
-inline void row_gradient(const Attention& a, const float* q, const float* dout, float lse, float delta, const float* kt, const float* vt, int j0,
-                         int j1, V* p, V* ds) {
+inline void row_gradient(const Attention& a, const float* q, const float* dout, float lse, float delta, const float* kt, const float* vt,
+                         int j0, int j1, V* p, V* ds) {
   scores(q, kt, a.d, p);
   cap(p, a.softcap);
   scores(dout, vt, a.d, ds);
@@ -188,7 +189,7 @@ inline void row_gradient(const Attention& a, const float* q, const float* dout, 
 }
 
 template <class T>
-void attention_dq_t(const Attention& a, int64_t row0, int64_t row1, int h, float* scratch) {
+void attention_dq(const Attention& a, int64_t row0, int64_t row1, int h, float* scratch) {
   int d = a.d, dp = padded(d), group = a.hq / a.hkv;
   int64_t m = (row1 - row0) * group;
   float *kt = scratch, *vt = kt + kTile * dp, *k = vt + kTile * dp, *q = k + kTile * dp, *dout = q + m * dp, *acc = dout + m * dp;
@@ -217,7 +218,7 @@ void attention_dq_t(const Attention& a, int64_t row0, int64_t row1, int h, float
 }
 
 template <class T>
-void attention_dkv_t(const Attention& a, int64_t slot0, int count, int h, const Piece* pieces, int64_t num, float* scratch) {
+void attention_dkv(const Attention& a, int64_t slot0, int count, int h, const Piece* pieces, int64_t num, float* scratch) {
   int d = a.d, dp = padded(d), group = a.hq / a.hkv;
   float *kt = scratch, *vt = kt + kTile * dp, *dk = vt + kTile * dp, *dv = dk + kTile * dp, *q = dv + kTile * dp, *dout = q + 4 * dp,
         *ps = dout + 4 * dp, *dss = ps + 4 * kTile;
@@ -259,7 +260,7 @@ void attention_dkv_t(const Attention& a, int64_t slot0, int count, int h, const 
 }
 
 template <class T>
-void attention_delta_t(const Attention& a, int64_t row0, int64_t row1, float* delta) {
+void attention_delta(const Attention& a, int64_t row0, int64_t row1, float* delta) {
   for (int64_t i = row0 * a.hq; i < row1 * a.hq; i++) {
     const T *o = (const T*)a.out + i * a.d, *g = (const T*)a.dout + i * a.d;
     V s = {};
@@ -273,14 +274,8 @@ void attention_delta_t(const Attention& a, int64_t row0, int64_t row1, float* de
 
 }  // namespace
 
-extern const AttentionKernels MOLT_TABLE(attention_);
-const AttentionKernels MOLT_TABLE(attention_) = {
-    [](const Attention& a, int64_t r0, int64_t r1, int h, float* s) { (a.half ? attention_t<bf16> : attention_t<float>)(a, r0, r1, h, s); },
-    [](const Attention& a, int64_t r0, int64_t r1, int h, float* s) { (a.half ? attention_dq_t<bf16> : attention_dq_t<float>)(a, r0, r1, h, s); },
-    [](const Attention& a, int64_t s0, int n, int h, const Piece* p, int64_t num, float* s) {
-      (a.half ? attention_dkv_t<bf16> : attention_dkv_t<float>)(a, s0, n, h, p, num, s);
-    },
-    [](const Attention& a, int64_t r0, int64_t r1, float* delta) { (a.half ? attention_delta_t<bf16> : attention_delta_t<float>)(a, r0, r1, delta); },
-};
+#define TABLE(T) {attention<T>, attention_dq<T>, attention_dkv<T>, attention_delta<T>}
+extern const AttentionKernels MOLT_TABLE(attention_)[2];
+const AttentionKernels MOLT_TABLE(attention_)[2] = {TABLE(float), TABLE(bf16)};
 
 }  // namespace molt

@@ -5,7 +5,9 @@ namespace molt {
 namespace {
 
 template <class T>
-void add_rms_norm_t(const T* x, const T* r, const T* w, float eps, int64_t n, int h, T* total, T* y, float* rstd) {
+void add_rms_norm(const void* in, const void* add, const void* weight, float eps, int64_t n, int h, void* out_total, void* out, float* rstd) {
+  const T *x = (const T*)in, *r = (const T*)add, *w = (const T*)weight;
+  T *total = (T*)out_total, *y = (T*)out;
   for (int64_t i = 0; i < n; i++, x += h, y += h) {
     const T* z = x;
     if (r) {
@@ -32,7 +34,10 @@ void add_rms_norm_t(const T* x, const T* r, const T* w, float eps, int64_t n, in
 }
 
 template <class T>
-void rms_norm_backward_t(const T* x, const T* w, const float* rstd, const T* dsum, const T* dy, int64_t n, int h, T* dx, float* dw) {
+void rms_norm_backward(const void* in, const void* weight, const float* rstd, const void* dtotal, const void* dout, int64_t n, int h, void* din,
+                       float* dw) {
+  const T *x = (const T*)in, *w = (const T*)weight, *dsum = (const T*)dtotal, *dy = (const T*)dout;
+  T* dx = (T*)din;
   for (int64_t i = 0; i < n; i++, x += h, dy += h, dx += h) {
     float k = rstd[i], t = 0;
     V s = {};
@@ -61,7 +66,9 @@ void rms_norm_backward_t(const T* x, const T* w, const float* rstd, const T* dsu
 }
 
 template <class T>
-void rotary_t(const T* x, int64_t stride, const float* cos, const float* sin, bool back, int64_t n, int heads, int d, T* y) {
+void rotary(const void* in, int64_t stride, const float* cos, const float* sin, bool back, int64_t n, int heads, int d, void* out) {
+  const T* x = (const T*)in;
+  T* y = (T*)out;
   int half = d / 2;
   float sign = back ? -1 : 1;
   for (int64_t i = 0; i < n; i++, cos += half, sin += half)
@@ -82,7 +89,9 @@ void rotary_t(const T* x, int64_t stride, const float* cos, const float* sin, bo
 }
 
 template <class T>
-void silu_mul_t(const T* gu, int64_t n, int inner, T* y) {
+void silu_mul(const void* gate_up, int64_t n, int inner, void* out) {
+  const T* gu = (const T*)gate_up;
+  T* y = (T*)out;
   for (int64_t i = 0; i < n; i++, gu += 2 * inner, y += inner) {
     int c = 0;
     for (; c + 16 <= inner; c += 16) {
@@ -97,7 +106,9 @@ void silu_mul_t(const T* gu, int64_t n, int inner, T* y) {
 }
 
 template <class T>
-void silu_mul_backward_t(const T* gu, const T* dy, int64_t n, int inner, T* dgu) {
+void silu_mul_backward(const void* gate_up, const void* dout, int64_t n, int inner, void* dgate_up) {
+  const T *gu = (const T*)gate_up, *dy = (const T*)dout;
+  T* dgu = (T*)dgate_up;
   for (int64_t i = 0; i < n; i++, gu += 2 * inner, dgu += 2 * inner, dy += inner) {
     int c = 0;
     for (; c + 16 <= inner; c += 16) {
@@ -159,7 +170,8 @@ __attribute__((noinline)) void run_sum(const T* x, int64_t j0, int64_t j1, float
 }
 
 template <class T>
-void row_stats_t(const T* x, int64_t v, float inv_t, float softcap, float* lse, float* entropy) {
+void row_stats(const void* logits, int64_t v, float inv_t, float softcap, float* lse, float* entropy) {
+  const T* x = (const T*)logits;
   float top = row_max(x, v, inv_t, softcap);
   double s = 0, t = 0;
   for (int64_t j = 0; j < v; j += kRun) {
@@ -172,13 +184,14 @@ void row_stats_t(const T* x, int64_t v, float inv_t, float softcap, float* lse, 
 }
 
 template <class T>
-float row_logp_t(const T* x, int64_t id, float inv_t, float softcap, float lse) {
-  return capped(splat(get(x + id)), softcap)[0] * inv_t - lse;
+float row_logp(const void* logits, int64_t id, float inv_t, float softcap, float lse) {
+  return capped(splat(get((const T*)logits + id)), softcap)[0] * inv_t - lse;
 }
 
 template <class T>
-void row_backward_t(T* x, int64_t v, float inv_t, float softcap, float lse, float entropy, const int64_t* ids, int k, const float* dlogp,
-                    float dentropy) {
+void row_backward(void* logits, int64_t v, float inv_t, float softcap, float lse, float entropy, const int64_t* ids, int k, const float* dlogp,
+                  float dentropy) {
+  T* x = (T*)logits;
   float g = 0, raw[16];
   for (int i = 0; i < k; i++) g += dlogp[i];
   bool few = k <= 16;
@@ -201,9 +214,10 @@ void row_backward_t(T* x, int64_t v, float inv_t, float softcap, float lse, floa
 }
 
 template <class T>
-void row_sample_t(const T* x, int64_t v, float inv_t, double u, int64_t* id, float* logp) {
+void row_sample(const void* logits, int64_t v, float inv_t, double u, int64_t* id, float* logp) {
+  const T* x = (const T*)logits;
   float lse, entropy, t = inv_t == 0 ? 1 : inv_t;
-  row_stats_t(x, v, t, 0, &lse, &entropy);
+  row_stats<T>(x, v, t, 0, &lse, &entropy);
   float top = row_max(x, v, t, 0);
   int64_t pick = -1, last = 0;
   if (inv_t == 0) {
@@ -232,53 +246,14 @@ void row_sample_t(const T* x, int64_t v, float inv_t, double u, int64_t* id, flo
         if (exp1(get(x + j) * t - top) > 0) pick = j;
   }
   *id = pick < 0 ? 0 : pick;
-  *logp = row_logp_t(x, *id, t, 0, lse);
+  *logp = row_logp<T>(x, *id, t, 0, lse);
 }
-
-typedef const void* In;
-typedef void* Out;
-template <class T> const T* in(In p) { return (const T*)p; }
-template <class T> T* out(Out p) { return (T*)p; }
 
 }  // namespace
 
-extern const RowKernels MOLT_TABLE(rows_);
-const RowKernels MOLT_TABLE(rows_) = {
-    [](bool half, In x, In r, In w, float eps, int64_t n, int h, Out total, Out y, float* rstd) {
-      if (half)
-        add_rms_norm_t(in<bf16>(x), in<bf16>(r), in<bf16>(w), eps, n, h, out<bf16>(total), out<bf16>(y), rstd);
-      else
-        add_rms_norm_t(in<float>(x), in<float>(r), in<float>(w), eps, n, h, out<float>(total), out<float>(y), rstd);
-    },
-    [](bool half, In x, In w, const float* rstd, In dsum, In dy, int64_t n, int h, Out dx, float* dw) {
-      if (half)
-        rms_norm_backward_t(in<bf16>(x), in<bf16>(w), rstd, in<bf16>(dsum), in<bf16>(dy), n, h, out<bf16>(dx), dw);
-      else
-        rms_norm_backward_t(in<float>(x), in<float>(w), rstd, in<float>(dsum), in<float>(dy), n, h, out<float>(dx), dw);
-    },
-    [](bool half, In x, int64_t stride, const float* c, const float* s, bool back, int64_t n, int heads, int d, Out y) {
-      half ? rotary_t(in<bf16>(x), stride, c, s, back, n, heads, d, out<bf16>(y)) : rotary_t(in<float>(x), stride, c, s, back, n, heads, d, out<float>(y));
-    },
-    [](bool half, In gu, int64_t n, int inner, Out y) {
-      half ? silu_mul_t(in<bf16>(gu), n, inner, out<bf16>(y)) : silu_mul_t(in<float>(gu), n, inner, out<float>(y));
-    },
-    [](bool half, In gu, In dy, int64_t n, int inner, Out dgu) {
-      half ? silu_mul_backward_t(in<bf16>(gu), in<bf16>(dy), n, inner, out<bf16>(dgu))
-           : silu_mul_backward_t(in<float>(gu), in<float>(dy), n, inner, out<float>(dgu));
-    },
-    [](bool half, In x, int64_t v, float it, float cap, float* lse, float* entropy) {
-      half ? row_stats_t(in<bf16>(x), v, it, cap, lse, entropy) : row_stats_t(in<float>(x), v, it, cap, lse, entropy);
-    },
-    [](bool half, In x, int64_t id, float it, float cap, float lse) {
-      return half ? row_logp_t(in<bf16>(x), id, it, cap, lse) : row_logp_t(in<float>(x), id, it, cap, lse);
-    },
-    [](bool half, Out x, int64_t v, float it, float cap, float lse, float entropy, const int64_t* ids, int k, const float* dlogp, float dentropy) {
-      half ? row_backward_t(out<bf16>(x), v, it, cap, lse, entropy, ids, k, dlogp, dentropy)
-           : row_backward_t(out<float>(x), v, it, cap, lse, entropy, ids, k, dlogp, dentropy);
-    },
-    [](bool half, In x, int64_t v, float it, double u, int64_t* id, float* logp) {
-      half ? row_sample_t(in<bf16>(x), v, it, u, id, logp) : row_sample_t(in<float>(x), v, it, u, id, logp);
-    },
-};
+#define TABLE(T) {add_rms_norm<T>, rms_norm_backward<T>, rotary<T>, silu_mul<T>, silu_mul_backward<T>, row_stats<T>, row_logp<T>, \
+                  row_backward<T>, row_sample<T>}
+extern const RowKernels MOLT_TABLE(rows_)[2];
+const RowKernels MOLT_TABLE(rows_)[2] = {TABLE(float), TABLE(bf16)};
 
 }  // namespace molt

@@ -20,32 +20,30 @@ struct Norm {
 Norm norm_forward(const Tensor& x, const Tensor& r, const Tensor& w, double eps) {
   bool half = is_half(x, "x");
   TORCH_CHECK(x.dim() == 2 && x.is_contiguous(), "x must be contiguous [rows, width], not ", x.sizes());
-  TORCH_CHECK(w.dim() == 1 && w.size(0) == x.size(1) && w.scalar_type() == x.scalar_type() && w.is_contiguous(), "w must be ", x.scalar_type(), "[",
-              x.size(1), "], not ", w.scalar_type(), w.sizes());
+  TORCH_CHECK(w.dim() == 1 && w.size(0) == x.size(1) && w.scalar_type() == x.scalar_type() && w.is_contiguous(), "w must be ",
+              x.scalar_type(), "[", x.size(1), "], not ", w.scalar_type(), w.sizes());
   Tensor add = r.defined() ? r.contiguous() : Tensor();
   if (add.defined()) check_like(add, x, "r");
   int64_t n = x.size(0), h = x.size(1);
   Norm out = {add.defined() ? at::empty_like(x) : x, at::empty_like(x), at::empty({n}, x.options().dtype(at::kFloat))};
   at::parallel_for(0, n, kRows, [&](int64_t a, int64_t b) {
-    row_kernels().add_rms_norm(half, at_row(x.data_ptr(), a * h, half), add.defined() ? at_row(add.data_ptr(), a * h, half) : nullptr, w.data_ptr(),
-                               float(eps), b - a, int(h), at_row(out.total.data_ptr(), a * h, half), at_row(out.y.data_ptr(), a * h, half),
-                               out.rstd.data_ptr<float>() + a);
+    row_kernels(half).add_rms_norm(element(x, a * h), element(add, a * h), w.data_ptr(), float(eps), b - a, int(h), element(out.total, a * h),
+                                   element(out.y, a * h), out.rstd.data_ptr<float>() + a);
   });
   return out;
 }
 
 // dw is summed by blocks of 64 rows, merged in order: the result does not depend on the number of threads.
 std::tuple<Tensor, Tensor> norm_backward(const Tensor& total, const Tensor& w, const Tensor& rstd, const Tensor& dsum, const Tensor& dy) {
-  bool half = is_half(total, "x");
   constexpr int64_t kBlock = 64;
   int64_t n = total.size(0), h = total.size(1), num = (n + kBlock - 1) / kBlock;
   Tensor dx = at::empty_like(total), parts = at::zeros({num, h}, rstd.options());
+  const RowKernels& kernels = row_kernels(is_half(total, "x"));
   at::parallel_for(0, num, 1, [&](int64_t a, int64_t b) {
     for (int64_t i = a; i < b; i++) {
-      int64_t first = i * kBlock, count = std::min(kBlock, n - first), at = first * h;
-      row_kernels().rms_norm_backward(half, at_row(total.data_ptr(), at, half), w.data_ptr(), rstd.data_ptr<float>() + first,
-                                      dsum.defined() ? at_row(dsum.data_ptr(), at, half) : nullptr, at_row(dy.data_ptr(), at, half), count, int(h),
-                                      at_row(dx.data_ptr(), at, half), parts.data_ptr<float>() + i * h);
+      int64_t first = i * kBlock, count = std::min(kBlock, n - first), e = first * h;
+      kernels.rms_norm_backward(element(total, e), w.data_ptr(), rstd.data_ptr<float>() + first, element(dsum, e), element(dy, e), count,
+                                int(h), element(dx, e), parts.data_ptr<float>() + i * h);
     }
   });
   return {dx, parts.sum(0).to(w.scalar_type())};
@@ -92,9 +90,10 @@ Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bool back) 
     TORCH_CHECK(t.scalar_type() == at::kFloat && t.is_contiguous() && t.dim() == 2 && t.size(0) == n && t.size(1) * 2 == d,
                 "cos and sin must be contiguous float32 [", n, ",", d / 2, "], not ", t.scalar_type(), t.sizes());
   Tensor y = at::empty(x.sizes(), x.options());
+  const float *c = cos.data_ptr<float>(), *s = sin.data_ptr<float>();
   at::parallel_for(0, n, kRows, [&](int64_t a, int64_t b) {
-    row_kernels().rotary(half, at_row(x.data_ptr(), a * x.stride(0), half), x.stride(0), cos.data_ptr<float>() + a * d / 2,
-                         sin.data_ptr<float>() + a * d / 2, back, b - a, int(heads), int(d), at_row(y.data_ptr(), a * heads * d, half));
+    row_kernels(half).rotary(element(x, a * x.stride(0)), x.stride(0), c + a * d / 2, s + a * d / 2, back, b - a, int(heads), int(d),
+                             element(y, a * heads * d));
   });
   return y;
 }
@@ -126,7 +125,7 @@ Tensor silu_mul(const Tensor& gu) {
   int64_t n = gu.size(0), inner = gu.size(1) / 2;
   Tensor y = at::empty({n, inner}, gu.options());
   at::parallel_for(0, n, kRows, [&](int64_t a, int64_t b) {
-    row_kernels().silu_mul(half, at_row(gu.data_ptr(), a * 2 * inner, half), b - a, int(inner), at_row(y.data_ptr(), a * inner, half));
+    row_kernels(half).silu_mul(element(gu, a * 2 * inner), b - a, int(inner), element(y, a * inner));
   });
   return y;
 }
@@ -141,8 +140,7 @@ struct SiluFunction : torch::autograd::Function<SiluFunction> {
     bool half = is_half(gu, "gate_up");
     int64_t n = gu.size(0), inner = gu.size(1) / 2;
     at::parallel_for(0, n, kRows, [&](int64_t a, int64_t b) {
-      row_kernels().silu_mul_backward(half, at_row(gu.data_ptr(), a * 2 * inner, half), at_row(dy.data_ptr(), a * inner, half), b - a, int(inner),
-                                      at_row(dgu.data_ptr(), a * 2 * inner, half));
+      row_kernels(half).silu_mul_backward(element(gu, a * 2 * inner), element(dy, a * inner), b - a, int(inner), element(dgu, a * 2 * inner));
     });
     return {dgu};
   }
