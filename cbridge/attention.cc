@@ -13,7 +13,8 @@ namespace molt {
 namespace {
 
 void check_rows(const Tensor& t, int64_t heads, int64_t d, const char* name) {
-  TORCH_CHECK(t.dim() == 3 && t.size(2) == d && (heads < 0 || t.size(1) == heads), name, " must be [rows, heads, ", d, "], not ", t.sizes());
+  TORCH_CHECK(t.dim() == 3 && t.size(2) == d && (heads < 0 || t.size(1) == heads), name, " must be [rows, heads, ", d, "], not ",
+              t.sizes());
   TORCH_CHECK(t.stride(2) == 1 && t.stride(1) == d, name, "'s heads must be contiguous within a row");
 }
 
@@ -127,8 +128,8 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& dout, const 
 }
 
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
-  static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rows, const Tensor& seqs,
-                               const Tensor& ranges, double scale, double softcap) {
+  static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rows,
+                               const Tensor& seqs, const Tensor& ranges, double scale, double softcap) {
     at::AutoDispatchBelowADInplaceOrView below;
     auto [out, lse] = attention(q, k, v, rows, seqs, ranges, scale, softcap);
     ctx->save_for_backward({q, k, v, out, lse, rows, seqs, ranges});

@@ -17,8 +17,8 @@ void check_head(const Tensor& h, const Tensor& w, const Tensor& ids, const Tenso
   TORCH_CHECK(h.dim() == 2 && w.dim() == 2 && w.size(1) == h.size(1) && w.scalar_type() == h.scalar_type(),
               "h [N,D] and w [V,D] do not fit: ", h.scalar_type(), h.sizes(), " and ", w.scalar_type(), w.sizes());
   int64_t n = h.size(0), v = w.size(0);
-  TORCH_CHECK(ids.scalar_type() == at::kLong && ids.dim() == 2 && ids.size(0) == n && ids.size(1) > 0, "ids must be int64 [", n, ",K], not ",
-              ids.scalar_type(), ids.sizes());
+  TORCH_CHECK(ids.scalar_type() == at::kLong && ids.dim() == 2 && ids.size(0) == n && ids.size(1) > 0, "ids must be int64 [", n,
+              ",K], not ", ids.scalar_type(), ids.sizes());
   TORCH_CHECK(inv_t.scalar_type() == at::kFloat && inv_t.is_contiguous() && inv_t.dim() == 1 && inv_t.size(0) == n,
               "inv_t must be float32 [", n, "], not ", inv_t.scalar_type(), inv_t.sizes());
   TORCH_CHECK(chunk > 0, "chunk must be positive");
@@ -94,8 +94,8 @@ std::tuple<Tensor, Tensor> head_backward(const Tensor& h, const Tensor& w, const
 }
 
 struct HeadFunction : torch::autograd::Function<HeadFunction> {
-  static variable_list forward(AutogradContext* ctx, const Tensor& h, const Tensor& w, const Tensor& ids, const Tensor& inv_t, double softcap,
-                               int64_t chunk) {
+  static variable_list forward(AutogradContext* ctx, const Tensor& h, const Tensor& w, const Tensor& ids, const Tensor& inv_t,
+                               double softcap, int64_t chunk) {
     at::AutoDispatchBelowADInplaceOrView below;
     Scores s = head_forward(h, w, ids, inv_t, softcap, chunk);
     ctx->save_for_backward({h, w, ids, inv_t, s.lse, s.entropy});
@@ -113,7 +113,8 @@ struct HeadFunction : torch::autograd::Function<HeadFunction> {
   }
 };
 
-std::tuple<Tensor, Tensor> lm_logp(const Tensor& h, const Tensor& w, const Tensor& ids, const Tensor& inv_t, double softcap, int64_t chunk) {
+std::tuple<Tensor, Tensor> lm_logp(const Tensor& h, const Tensor& w, const Tensor& ids, const Tensor& inv_t, double softcap,
+                                   int64_t chunk) {
   at::AutoDispatchBelowADInplaceOrView below;
   Scores s = head_forward(h.contiguous(), w, ids.contiguous(), inv_t, softcap, chunk);
   return {s.logp, s.entropy};
@@ -131,7 +132,8 @@ std::tuple<Tensor, Tensor> sample(const Tensor& l, const Tensor& inv_t, const Te
   const RowKernels& kernels = row_kernels(is_half(l, "logits"));
   TORCH_CHECK(l.dim() == 2 && l.is_contiguous(), "logits must be contiguous [rows, vocabulary], not ", l.sizes());
   int64_t n = inv_t.size(0), v = l.size(1);  // rows past the temperatures are padding
-  TORCH_CHECK(inv_t.scalar_type() == at::kFloat && inv_t.dim() == 1 && n <= l.size(0), "inv_t must be float32 of at most ", l.size(0), " rows");
+  TORCH_CHECK(inv_t.scalar_type() == at::kFloat && inv_t.dim() == 1 && n <= l.size(0), "inv_t must be float32 of at most ",
+              l.size(0), " rows");
   TORCH_CHECK(u.scalar_type() == at::kDouble && u.sizes() == inv_t.sizes(), "u must be float64 of ", n, " rows");
   Tensor ids = at::empty({n}, l.options().dtype(at::kLong)), logp = at::empty({n}, l.options().dtype(at::kFloat));
   at::parallel_for(0, n, 1, [&](int64_t a, int64_t b) {

@@ -5,7 +5,8 @@ namespace molt {
 namespace {
 
 template <class T>
-void add_rms_norm(const void* in, const void* add, const void* weight, float eps, int64_t n, int h, void* out_total, void* out, float* rstd) {
+void add_rms_norm(const void* in, const void* add, const void* weight, float eps, int64_t n, int h, void* out_total, void* out,
+                  float* rstd) {
   const T *x = (const T*)in, *r = (const T*)add, *w = (const T*)weight;
   T *total = (T*)out_total, *y = (T*)out;
   for (int64_t i = 0; i < n; i++, x += h, y += h) {
@@ -34,8 +35,8 @@ void add_rms_norm(const void* in, const void* add, const void* weight, float eps
 }
 
 template <class T>
-void rms_norm_backward(const void* in, const void* weight, const float* rstd, const void* dtotal, const void* dout, int64_t n, int h, void* din,
-                       float* dw) {
+void rms_norm_backward(const void* in, const void* weight, const float* rstd, const void* dtotal, const void* dout, int64_t n, int h,
+                       void* din, float* dw) {
   const T *x = (const T*)in, *w = (const T*)weight, *dsum = (const T*)dtotal, *dy = (const T*)dout;
   T* dx = (T*)din;
   for (int64_t i = 0; i < n; i++, x += h, dy += h, dx += h) {
@@ -189,8 +190,8 @@ float row_logp(const void* logits, int64_t id, float inv_t, float softcap, float
 }
 
 template <class T>
-void row_backward(void* logits, int64_t v, float inv_t, float softcap, float lse, float entropy, const int64_t* ids, int k, const float* dlogp,
-                  float dentropy) {
+void row_backward(void* logits, int64_t v, float inv_t, float softcap, float lse, float entropy, const int64_t* ids, int k,
+                  const float* dlogp, float dentropy) {
   T* x = (T*)logits;
   float g = 0, raw[16];
   for (int i = 0; i < k; i++) g += dlogp[i];

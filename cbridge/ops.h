@@ -9,8 +9,8 @@ namespace molt {
 
 inline int instruction_set() {  // 0: any x86-64, 1: AVX2, 2: AVX-512
   static const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  static const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                             __builtin_cpu_supports("avx512vl");
+  static const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   return avx512 ? 2 : avx2 ? 1 : 0;
 }
 inline const AttentionKernels& attention_kernels(bool half) {
@@ -23,7 +23,8 @@ inline const RowKernels& row_kernels(bool half) {
 }
 
 inline bool is_half(const at::Tensor& t, const char* name) {
-  TORCH_CHECK(t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16, name, " must be float32 or bfloat16, not ", t.scalar_type());
+  TORCH_CHECK(t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16, name, " must be float32 or bfloat16, not ",
+              t.scalar_type());
   return t.scalar_type() == at::kBFloat16;
 }
 inline void check_like(const at::Tensor& t, const at::Tensor& model, const char* name) {
@@ -31,7 +32,9 @@ inline void check_like(const at::Tensor& t, const at::Tensor& model, const char*
               ", not ", t.scalar_type(), t.sizes());
 }
 // The address of t's element i in memory order; null for no tensor.
-inline void* element(const at::Tensor& t, int64_t i) { return t.defined() ? static_cast<char*>(t.data_ptr()) + i * t.element_size() : nullptr; }
+inline void* element(const at::Tensor& t, int64_t i) {
+  return t.defined() ? static_cast<char*>(t.data_ptr()) + i * t.element_size() : nullptr;
+}
 
 // No graph is made when no gradient is wanted.
 template <class... T>

@@ -27,8 +27,8 @@ Norm norm_forward(const Tensor& x, const Tensor& r, const Tensor& w, double eps)
   int64_t n = x.size(0), h = x.size(1);
   Norm out = {add.defined() ? at::empty_like(x) : x, at::empty_like(x), at::empty({n}, x.options().dtype(at::kFloat))};
   at::parallel_for(0, n, kRows, [&](int64_t a, int64_t b) {
-    row_kernels(half).add_rms_norm(element(x, a * h), element(add, a * h), w.data_ptr(), float(eps), b - a, int(h), element(out.total, a * h),
-                                   element(out.y, a * h), out.rstd.data_ptr<float>() + a);
+    row_kernels(half).add_rms_norm(element(x, a * h), element(add, a * h), w.data_ptr(), float(eps), b - a, int(h),
+                                   element(out.total, a * h), element(out.y, a * h), out.rstd.data_ptr<float>() + a);
   });
   return out;
 }
@@ -84,7 +84,8 @@ std::tuple<Tensor, Tensor> add_rms_norm_autograd(const Tensor& x, const std::opt
 
 Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bool back) {
   bool half = is_half(x, "x");
-  TORCH_CHECK(x.dim() == 3 && x.stride(2) == 1 && x.stride(1) == x.size(2), "x must be [rows, heads, d] with contiguous heads, not ", x.sizes());
+  TORCH_CHECK(x.dim() == 3 && x.stride(2) == 1 && x.stride(1) == x.size(2), "x must be [rows, heads, d] with contiguous heads, not ",
+              x.sizes());
   int64_t n = x.size(0), heads = x.size(1), d = x.size(2);
   for (const Tensor& t : {cos, sin})
     TORCH_CHECK(t.scalar_type() == at::kFloat && t.is_contiguous() && t.dim() == 2 && t.size(0) == n && t.size(1) * 2 == d,
@@ -140,7 +141,8 @@ struct SiluFunction : torch::autograd::Function<SiluFunction> {
     bool half = is_half(gu, "gate_up");
     int64_t n = gu.size(0), inner = gu.size(1) / 2;
     at::parallel_for(0, n, kRows, [&](int64_t a, int64_t b) {
-      row_kernels(half).silu_mul_backward(element(gu, a * 2 * inner), element(dy, a * inner), b - a, int(inner), element(dgu, a * 2 * inner));
+      row_kernels(half).silu_mul_backward(element(gu, a * 2 * inner), element(dy, a * inner), b - a, int(inner),
+                                          element(dgu, a * 2 * inner));
     });
     return {dgu};
   }

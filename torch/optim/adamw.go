@@ -82,7 +82,8 @@ func (o *AdamW) Step(s *torch.Scope, grads []Named, lr float64) error {
 		s.Call("aten::_foreach_add_.Scalar", step, 1)
 		const amsgrad, maximize = false, false
 		c := o.config
-		s.Call("aten::_fused_adamw_", p, g, mean, square, []torch.Tensor{}, step, lr, c.Beta1, c.Beta2, c.WeightDecay, c.Eps, amsgrad, maximize)
+		s.Call("aten::_fused_adamw_", p, g, mean, square, []torch.Tensor{}, step,
+			lr, c.Beta1, c.Beta2, c.WeightDecay, c.Eps, amsgrad, maximize)
 		return torch.Tensor{}
 	})
 	return nil
@@ -93,7 +94,8 @@ func (o *AdamW) Step(s *torch.Scope, grads []Named, lr float64) error {
 func (o *AdamW) State() []Named {
 	var state []Named
 	for i, p := range o.params {
-		state = append(state, Named{"exp_avg." + p.Name, o.mean[i]}, Named{"exp_avg_sq." + p.Name, o.square[i]}, Named{"step." + p.Name, o.step[i]})
+		state = append(state, Named{"exp_avg." + p.Name, o.mean[i]}, Named{"exp_avg_sq." + p.Name, o.square[i]},
+			Named{"step." + p.Name, o.step[i]})
 	}
 	return state
 }

@@ -1,0 +1,68 @@
+// Package molt wires the parts into a run and is the command line: the only place that knows the trainer, the engine and
+// the agents. A program of your own registers its agents, losses or estimators and then calls [Main].
+package molt
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/molt-go/molt/trainer"
+)
+
+// Main is the command line. It ends the process: exit code 0 when the run is done, 1 after an error or a stop by a signal, which
+// saves the state first; a second signal kills.
+func Main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // from then on a signal has its usual effect
+	err := run(ctx, os.Args[1:], os.Stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case errors.Is(err, context.Canceled):
+		fmt.Fprintln(os.Stderr, "molt: stopped; the state is saved, and -set resume=true goes on from it")
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "molt:", err)
+	default:
+		return
+	}
+	os.Exit(1)
+}
+
+// sets collects repeated -set flags.
+type sets []string
+
+func (s *sets) String() string     { return strings.Join(*s, " ") }
+func (s *sets) Set(v string) error { *s = append(*s, v); return nil }
+
+func run(ctx context.Context, args []string, stderr io.Writer) error {
+	flags := flag.NewFlagSet("molt", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	path := flags.String("config", "", "the run, a TOML `file`; required")
+	var overrides sets
+	flags.Var(&overrides, "set", "override a value of the file: `table.key=value`, may be repeated")
+	flags.Usage = func() {
+		fmt.Fprintln(stderr, "molt trains a language model by reinforcement learning.\n\n  molt -config run.toml [-set optim.lr=1e-5 …]\n\nFlags:")
+		flags.PrintDefaults()
+	}
+	if err := flags.Parse(args); err != nil {
+		return errors.Join(err)
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; -h explains", flags.Arg(0))
+	}
+	if *path == "" {
+		return errors.New("-config is required: molt -config run.toml; -h explains")
+	}
+	cfg := DefaultConfig()
+	if err := trainer.DecodeTOML(*path, overrides, &cfg); err != nil {
+		return err
+	}
+	return Run(ctx, cfg, os.Stdout)
+}

@@ -1,0 +1,166 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/molt-go/molt/rollout"
+	"github.com/molt-go/molt/torch"
+	"github.com/molt-go/molt/torch/model"
+)
+
+// worker is the engine's side of the tensors: it lives on the goroutine of Run.
+type worker struct {
+	engine  *Engine
+	scope   *torch.Scope
+	model   *model.Model
+	cache   *model.Cache
+	version int32 // of the weights; negative before the first
+}
+
+func newWorker(s *torch.Scope, e *Engine) *worker {
+	m := model.New(s, e.model, e.dtype)
+	return &worker{engine: e, scope: s, model: m, cache: m.NewCache(s, e.limits.pages*pageSize+1), version: -1}
+}
+
+// load copies new weights in place. On an error the old ones still serve.
+func (w *worker) load(l *load) {
+	err := errors.New("the engine failed while it copied the weights")
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("engine: weights of version %d: %w", l.version, err)
+		}
+		l.done <- err
+	}()
+	if err = w.model.CopyFrom(w.scope, l.params); err == nil {
+		w.version = l.version
+		w.engine.sched.refit(w.engine.config.RefitKV == RefitKeep)
+	}
+}
+
+// step runs one step and reports whether there was anything to do.
+func (w *worker) step() (bool, error) {
+	if w.version < 0 {
+		return false, nil
+	}
+	e := w.engine
+	p := e.sched.step()
+	if p.batch.Len() == 0 {
+		return false, nil
+	}
+	var drawn []drawn
+	var err error
+	w.scope.NoGrad(func(s *torch.Scope) torch.Tensor {
+		p.batch.Pad(int64(e.limits.pages) * pageSize)
+		var h torch.Tensor
+		if h, err = w.model.Hidden(s, &p.batch, w.cache); err == nil && len(p.draws) > 0 {
+			drawn = w.draw(s, h, p.draws)
+		}
+		return torch.Tensor{}
+	})
+	if err != nil {
+		return false, err
+	}
+	e.sched.commit(p)
+	e.counts.Steps++
+	for i, d := range p.draws {
+		e.counts.Generated++
+		if d.seq.accept(drawn[i], w.version) {
+			e.sched.drop(d.seq)
+			close(d.seq.done)
+		} else {
+			e.sched.extend(d.seq, drawn[i].id)
+		}
+	}
+	return true, nil
+}
+
+// drawn is a sampled token.
+type drawn struct {
+	id   int32
+	logp float32
+	top  []rollout.TopLogP
+}
+
+// draw samples the next token of each sequence from the hidden states h [rows, hidden].
+func (w *worker) draw(s *torch.Scope, h torch.Tensor, draws []draw) []drawn {
+	n := len(draws)
+	rows := make([]int32, max(8, (n+3)/4*4)) // a row's logits then do not depend on the others
+	invT, u := make([]float32, n), make([]float64, n)
+	for i, d := range draws {
+		rows[i] = d.row
+		u[i] = uniform(d.seq.sampling.Seed, len(d.seq.generated))
+		if d.seq.sampling.Temperature > 0 {
+			invT[i] = inverse(d.seq.sampling)
+		}
+	}
+	logits := w.model.Logits(s, s.IndexSelect(h, 0, torch.New(s, rows)))
+	idsT, logpT := s.Sample(logits, torch.New(s, invT), torch.New(s, u))
+	ids, logp := torch.Values[int32](idsT), torch.Values[float32](logpT)
+	out := make([]drawn, n)
+	for i, d := range draws {
+		out[i] = drawn{id: ids[i], logp: logp[i]}
+		sampling := d.seq.sampling
+		if !shaped(sampling) && sampling.TopLogP == 0 {
+			continue
+		}
+		x := torch.Values[float32](s.Narrow(logits, 0, i, 1))
+		if sampling.TopLogP > 0 {
+			out[i].top = topLogP(x, inverse(sampling), sampling.TopLogP)
+		}
+		if shaped(sampling) {
+			out[i].id, out[i].logp = drawRow(x, sampling, d.seq.ids, u[i])
+		}
+	}
+	return out
+}
+
+// accept takes q's next token and reports whether q is finished with it.
+func (q *sequence) accept(t drawn, version int32) bool {
+	g, err := rollout.Mint(t.id, version, t.logp, q.sampling.Temperature, q.sampling.Exact())
+	if err != nil {
+		q.err = fmt.Errorf("engine: token %d of a request: %w", len(q.generated), err)
+		return true
+	}
+	q.generated = append(q.generated, g)
+	if q.sampling.TopLogP > 0 {
+		q.top = append(q.top, t.top)
+	}
+	if q.wake != nil {
+		q.mu.Lock()
+		q.fresh = append(q.fresh, g)
+		q.mu.Unlock()
+		signal(q.wake)
+	}
+	stopped, err := q.matches(t.id)
+	switch {
+	case err != nil:
+		q.err = err
+	case slices.Contains(q.stops, t.id):
+		q.finish, q.numStop = rollout.FinishStop, 1
+	case stopped:
+		q.finish, q.numStop = rollout.FinishStop, 1
+		if m, ok := q.matcher.(interface{ Stops() int }); ok {
+			q.numStop = m.Stops()
+		}
+	case len(q.generated) == q.max:
+		q.finish = rollout.FinishLength
+	default:
+		return false
+	}
+	return true
+}
+
+// matches asks the request's own matcher, whose panic is the request's error.
+func (q *sequence) matches(id int32) (stop bool, err error) {
+	if q.matcher == nil {
+		return false, nil
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("engine: the request's stop matcher panicked: %v", r)
+		}
+	}()
+	return q.matcher.Next(id), nil
+}

@@ -1,0 +1,134 @@
+package trainer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/molt-go/molt/rollout"
+	"github.com/molt-go/molt/torch"
+	"github.com/molt-go/molt/torch/model"
+)
+
+// runState is how far a run has come. Its exported fields are saved.
+type runState struct {
+	Step    int            `json:"step"`
+	Version int32          `json:"version"`
+	Skipped int            `json:"skipped_steps"`
+	Queue   *rollout.State `json:"queue"`
+
+	reward, speed float64 // of the last row
+	before, score float64 // held-out, before training and last
+	evaluated     int     // step of the last evaluation
+	saved         string  // the newest checkpoint
+	savedStep     int
+}
+
+const (
+	stateFile     = "state.json"
+	optimizerFile = "optimizer.safetensors"
+)
+
+func (d *RunDir) file(name string) string { return filepath.Join(d.Path, name) }
+
+// open makes the policy, from the model or from the newest checkpoint, and the metrics file.
+func (t *Trainer) open(s *torch.Scope) error {
+	t.runState = runState{reward: math.NaN(), speed: math.NaN(), before: math.NaN(), score: math.NaN(), evaluated: -1, savedStep: -1}
+	path := t.Model
+	old, err := t.checkpoints()
+	if err != nil {
+		return err
+	}
+	switch {
+	case !t.Resume && len(old) > 0:
+		return fmt.Errorf("run folder %s holds checkpoints of an earlier run; go on with -set resume=true, choose another with -set name=…, or delete it", t.dir.Path)
+	case t.Resume && len(old) == 0:
+		return fmt.Errorf("resume = true, but %s holds no checkpoint", t.dir.file("checkpoints"))
+	case t.Resume:
+		path = old[len(old)-1]
+		data, err := os.ReadFile(filepath.Join(path, stateFile))
+		if err != nil {
+			return fmt.Errorf("resume: %w", err)
+		}
+		if err := json.Unmarshal(data, &t.runState); err != nil {
+			return fmt.Errorf("resume: %s: %w", filepath.Join(path, stateFile), err)
+		}
+		t.saved, t.savedStep = path, t.Step
+		t.say("resuming %s from step %d", t.dir.Path, t.Step)
+	}
+	master, err := model.Load(s, path, torch.Float32)
+	if err != nil {
+		return err
+	}
+	if t.policy, err = NewPolicy(s, master, t.DType, t.cfg.Optim, t.cfg.Loss); err != nil {
+		return err
+	}
+	if t.Resume {
+		if err := t.policy.LoadOptimizer(filepath.Join(path, optimizerFile)); err != nil {
+			return fmt.Errorf("resume: %w", err)
+		}
+	}
+	keep := -1
+	if t.Resume {
+		keep = t.Step
+	}
+	t.metrics, err = t.dir.OpenMetrics(keep)
+	return err
+}
+
+// checkpoints lists the complete ones, oldest first.
+func (t *Trainer) checkpoints() ([]string, error) {
+	all, err := filepath.Glob(t.dir.file("checkpoints/step-*"))
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, func(p string) bool { return strings.HasSuffix(p, ".tmp") })
+	slices.Sort(all)
+	return all, nil
+}
+
+// save writes a checkpoint of the last completed step, unless it is there: a Hugging Face folder of the float32 weights, the optimizer's
+// state, and how far data and versions are. It appears under its name when it is complete, and the oldest beyond Keep go.
+func (t *Trainer) save() error {
+	if t.savedStep == t.Step || t.Step == 0 {
+		return nil
+	}
+	t.show("saving")
+	path := t.dir.file(fmt.Sprintf("checkpoints/step-%06d", t.Step))
+	tmp := path + ".tmp"
+	if err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o755)); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	state, err := json.MarshalIndent(t.runState, "", "  ")
+	if err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	err = errors.Join(
+		t.policy.master.Save(tmp),
+		t.policy.SaveOptimizer(filepath.Join(tmp, optimizerFile)),
+		os.WriteFile(filepath.Join(tmp, stateFile), state, 0o644),
+	)
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	t.saved, t.savedStep = path, t.Step
+	old, err := t.checkpoints()
+	if err != nil {
+		return err
+	}
+	for len(old) > t.cfg.Checkpoint.Keep {
+		if err := os.RemoveAll(old[0]); err != nil {
+			return fmt.Errorf("checkpoint: %w", err)
+		}
+		old = old[1:]
+	}
+	return nil
+}

@@ -1,0 +1,265 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/molt-go/molt/rollout"
+	"github.com/molt-go/molt/torch"
+	"github.com/molt-go/molt/torch/model"
+	"github.com/molt-go/molt/torch/optim"
+)
+
+// Policy is the model that is trained, with its optimizer and its loss. The masters are float32. Forward and backward run on a
+// copy in the compute type, or on the masters themselves where that is float32; gradients add up in float32.
+type Policy struct {
+	master, compute *model.Model
+	optim           *optim.AdamW
+	config          OptimConfig
+	loss            LossConfig
+}
+
+// Stats says what an optimizer step did.
+type Stats struct {
+	Stepped   bool    // false: no sample had a token to train on, and nothing changed
+	Loss      float64 // as optimized, over all tokens of the step
+	GradNorm  float64 // before clipping
+	Tokens    int     // trained
+	Rows      int     // that the model ran on, prompts and padding included
+	NumMicros int
+	Metrics   map[string]Metric
+}
+
+// NewPolicy makes a policy of the float32 model master, computing in d. Its tensors live in s, which must outlive it.
+func NewPolicy(s *torch.Scope, master *model.Model, d torch.DType, oc OptimConfig, lc LossConfig) (*Policy, error) {
+	if master.DType != torch.Float32 {
+		return nil, fmt.Errorf("trainer: the master weights are %v, want float32", master.DType)
+	}
+	if err := FindLoss(lc.Name); err != nil {
+		return nil, err
+	}
+	p := &Policy{master: master, compute: master, config: oc, loss: lc}
+	var params []optim.Named
+	for _, param := range master.Params() {
+		params = append(params, optim.Named{Name: param.Name, Tensor: param.Tensor})
+	}
+	var err error
+	adam := optim.AdamWConfig{Beta1: oc.Beta1, Beta2: oc.Beta2, Eps: oc.Eps, WeightDecay: oc.WeightDecay}
+	if p.optim, err = optim.NewAdamW(s, params, adam); err != nil {
+		return nil, err
+	}
+	if d != torch.Float32 {
+		p.compute = model.New(s, master.Config, d)
+		if err := p.compute.CopyFrom(s, master.Params()); err != nil {
+			return nil, err
+		}
+	}
+	for _, leaf := range p.compute.Leaves() {
+		leaf.RequireGrad(true)
+	}
+	return p, nil
+}
+
+// Params are the weights that the policy computes with, in the compute type: what the engine is refitted with.
+func (p *Policy) Params() []model.Param { return p.compute.Params() }
+
+// Masters are the float32 weights: what a checkpoint keeps.
+func (p *Policy) Masters() []model.Param { return p.master.Params() }
+
+// SaveOptimizer writes the optimizer's state as a safetensors file.
+func (p *Policy) SaveOptimizer(path string) error { return p.optim.Save(path) }
+
+// LoadOptimizer reads a state that SaveOptimizer wrote for a model of the same shape.
+func (p *Policy) LoadOptimizer(path string) error { return p.optim.Load(path) }
+
+// Step makes one optimizer step at learning rate lr, over all samples at once: how they are cut into micro-batches does not
+// change it. share, if given, is asked before each micro-batch how many cores it may use. A log-prob, loss or gradient that is
+// not finite is an error that names it; then, and when ctx ends before the update, nothing has changed.
+func (p *Policy) Step(ctx context.Context, s *torch.Scope, samples []Sample, lr float64, share func(waiting bool) int) (Stats, error) {
+	plan, err := Pack(samples, p.config.MicroTokens)
+	if err != nil || len(plan.Micros) == 0 {
+		return Stats{}, err
+	}
+	if err := p.checkReference(samples); err != nil {
+		return Stats{}, err
+	}
+	defer p.clearGrads()
+	stats := Stats{Stepped: true, Tokens: plan.Step.Tokens, NumMicros: len(plan.Micros), Metrics: map[string]Metric{}}
+	err = within(s.Grad, func(s *torch.Scope) error {
+		grads, err := p.gradients(ctx, s, plan, share, &stats)
+		if err != nil {
+			return err
+		}
+		return p.update(s, grads, lr, &stats)
+	})
+	if err != nil {
+		return Stats{}, err
+	}
+	return stats, nil
+}
+
+// gradients are those of the whole plan by each parameter, in float32.
+func (p *Policy) gradients(ctx context.Context, s *torch.Scope, plan Plan, share func(bool) int, stats *Stats) ([]optim.Named, error) {
+	grads := make([]optim.Named, len(p.Params()))
+	for i, param := range p.Params() {
+		grads[i].Name = param.Name
+	}
+	for i := range plan.Micros {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if share != nil {
+			s.SetThreads(share(false))
+		}
+		m := &plan.Micros[i]
+		if err := within(s.Grad, func(s *torch.Scope) error { return p.backward(s, m, plan.Step, stats) }); err != nil {
+			return nil, err
+		}
+		if p.compute != p.master {
+			p.collect(s, grads)
+		}
+	}
+	if p.compute == p.master { // backward itself has added them up in float32
+		for i, param := range p.Params() {
+			grads[i].Tensor = param.Grad(s)
+		}
+	}
+	return grads, nil
+}
+
+func (p *Policy) checkReference(samples []Sample) error {
+	for i, x := range samples {
+		if p.loss.KLCoef != 0 && x.Reference == nil {
+			return fmt.Errorf("loss.kl_coef is %v, but sample %d has no log-probs under a reference model", p.loss.KLCoef, i)
+		}
+	}
+	return nil
+}
+
+// backward adds one micro-batch's gradients to those of the leaves. The loss meets the model at the leaves' own log-probs and
+// entropies: it is a small expression over [N], whose gradients are where the model's backward starts.
+func (p *Policy) backward(s *torch.Scope, m *Micro, step StepCounts, stats *Stats) error {
+	logp, entropy, err := p.score(s, m)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(m.checkFinite("log-prob", logp), m.checkFinite("entropy", entropy)); err != nil {
+		return err
+	}
+	in := m.input(s, s.Detach(logp).RequireGrad(true), s.Detach(entropy).RequireGrad(true), step, p.loss)
+	out := in.evaluate(s)
+	loss := out.Loss.Item()
+	if math.IsNaN(loss) || math.IsInf(loss, 0) {
+		return fmt.Errorf("the loss %q is %v on finite log-probs, with samples %d to %d", p.loss.Name, loss,
+			m.Places[0].Sample, m.Places[len(m.Places)-1].Sample)
+	}
+	roots, grads := []torch.Tensor{logp, entropy}, s.Gradients([]torch.Tensor{out.Loss}, nil, []torch.Tensor{in.LogP, in.Entropy})
+	for i := len(roots) - 1; i >= 0; i-- {
+		if grads[i] == (torch.Tensor{}) { // the loss does not depend on it
+			roots, grads = slices.Delete(roots, i, i+1), slices.Delete(grads, i, i+1)
+		}
+	}
+	s.Backward(roots, grads)
+	stats.Loss += loss
+	stats.Rows += m.Batch.Len()
+	for name, v := range out.Metrics {
+		stats.Metrics[name] = stats.Metrics[name].Add(v)
+	}
+	return nil
+}
+
+// score runs the model over m: log-probs and entropies [N] of its places.
+func (p *Policy) score(s *torch.Scope, m *Micro) (logp, entropy torch.Tensor, err error) {
+	h, err := p.compute.Hidden(s, &m.Batch, nil)
+	if err != nil {
+		return logp, entropy, err
+	}
+	logp, entropy = p.compute.LogP(s, s.IndexSelect(h, 0, torch.New(s, m.Rows)), m.IDs, m.InvT)
+	return s.Reshape(logp, len(m.IDs)), entropy, nil
+}
+
+// collect adds the gradients of a micro-batch to those so far, in float32, and clears them.
+func (p *Policy) collect(outer *torch.Scope, grads []optim.Named) {
+	outer.NoGrad(func(s *torch.Scope) torch.Tensor {
+		for i, param := range p.Params() {
+			g, sum := param.Grad(s), &grads[i].Tensor
+			switch {
+			case g == (torch.Tensor{}):
+			case *sum == (torch.Tensor{}):
+				*sum = s.To(g, torch.Float32)
+				s.Move(outer, *sum)
+			default:
+				s.Add_(*sum, g)
+			}
+		}
+		return torch.Tensor{}
+	})
+	p.clearGrads()
+}
+
+// update clips the gradients, moves the masters and brings the compute copy up to them.
+func (p *Policy) update(s *torch.Scope, grads []optim.Named, lr float64, stats *Stats) (err error) {
+	if stats.GradNorm, err = optim.ClipGradNorm(s, grads, p.config.MaxNorm); err != nil {
+		return err
+	}
+	if err := p.optim.Step(s, grads, lr); err != nil || p.compute == p.master {
+		return err
+	}
+	return p.compute.CopyFrom(s, p.Masters())
+}
+
+func (p *Policy) clearGrads() {
+	for _, leaf := range p.compute.Leaves() {
+		leaf.ClearGrad()
+	}
+}
+
+// Score gives the log-probs of every token but the first of each sequence, given those before it, under the weights that the
+// policy computes with now: row i has len(ids[i])-1 entries, at temperature 1/invT[i].
+func (p *Policy) Score(s *torch.Scope, ids [][]int32, invT []float32) ([][]float32, error) {
+	samples, out := make([]Sample, len(ids)), make([][]float32, len(ids))
+	for i, x := range ids {
+		n := len(x)
+		t := rollout.Tokens{IDs: x, Mask: make([]bool, n), LogP: make([]float32, n), Temp: make([]float32, n)}
+		for j := 1; j < n; j++ {
+			t.Mask[j], t.Temp[j] = true, 1
+		}
+		samples[i], out[i] = Sample{Tokens: t, Advantages: t.LogP, Group: int64(i)}, make([]float32, max(0, n-1))
+	}
+	plan, err := Pack(samples, p.config.MicroTokens)
+	if err != nil {
+		return nil, err
+	}
+	for i := range plan.Micros {
+		m := &plan.Micros[i]
+		for n, place := range m.Places {
+			m.InvT[n] = invT[place.Sample]
+		}
+		err := within(s.NoGrad, func(s *torch.Scope) error {
+			logp, _, err := p.score(s, m)
+			if err != nil {
+				return err
+			}
+			for n, v := range torch.Values[float32](logp) {
+				out[m.Places[n].Sample][m.Places[n].Token-1] = v
+			}
+			return m.checkFinite("log-prob", logp)
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// within runs f in a scope of its own, s.Grad or s.NoGrad.
+func within(open func(func(*torch.Scope) torch.Tensor) torch.Tensor, f func(*torch.Scope) error) (err error) {
+	open(func(s *torch.Scope) torch.Tensor {
+		err = f(s)
+		return torch.Tensor{}
+	})
+	return err
+}

@@ -1,0 +1,240 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/molt-go/molt/rollout"
+	"github.com/molt-go/molt/torch"
+	"github.com/molt-go/molt/torch/model"
+	"github.com/molt-go/molt/torch/optim"
+)
+
+// WeightSink takes the policy's weights after each update: the engine, or whoever passes them on. Load returns when every later
+// token is generated under version; params stay unchanged until then.
+type WeightSink interface {
+	Load(ctx context.Context, version int32, params []model.Param) error
+}
+
+// Parts are what a run is made of besides its numbers. All but Held, Share and Decode are needed.
+type Parts struct {
+	Model     string // a Hugging Face folder or a .gguf file
+	DType     torch.DType
+	Rollout   rollout.Config
+	Data      rollout.DataConfig
+	Train     rollout.Source
+	Held      rollout.Source // held-out tasks for evaluation
+	Runner    rollout.Runner // runs the agent
+	Generator rollout.Generator
+	Sink      WeightSink
+	Context   int                    // longest sequence, in tokens
+	Share     func(waiting bool) int // told whether the trainer waits for rollouts; says how many cores it may use
+	Decode    func([]int32) string   // for showing replies
+	Console   *Progress
+	Resume    bool // from the newest checkpoint of the run's folder
+}
+
+// Trainer is one run: it takes batches of rollouts, updates the policy and hands it back to the engine.
+type Trainer struct {
+	Parts
+	cfg       Config
+	schedule  optim.Schedule
+	dir       *RunDir
+	metrics   *Metrics
+	policy    *Policy
+	collector *rollout.Collector
+	runState // what is saved and restored
+
+	started, last time.Time     // of the run, of the last row
+	startStep     int           // after a resume
+	sampled       *sampledCount // tokens since the last row
+}
+
+// New checks the configuration and the parts. It makes no tensors and no files.
+func New(cfg Config, p Parts) (*Trainer, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if err := FindLoss(cfg.Loss.Name); err != nil {
+		return nil, err
+	}
+	t := &Trainer{Parts: p, cfg: cfg, sampled: &sampledCount{}}
+	o := cfg.Optim
+	t.schedule = optim.Schedule{Name: o.Schedule, LR: o.LR, Steps: cfg.Steps, Warmup: o.WarmupSteps, MinRate: o.MinLRRate}
+	if err := t.schedule.Validate(); err != nil {
+		return nil, fmt.Errorf("[optim] %w", err)
+	}
+	if t.Share == nil {
+		train, _ := cfg.Async.Threads(1)
+		t.Share = func(bool) int { return train }
+	}
+	return t, nil
+}
+
+// Run trains until the last step, the end of the data, or ctx ends; then the state is saved and ctx's cause is returned.
+func (t *Trainer) Run(ctx context.Context) error {
+	dir, err := OpenRunDir(t.cfg.Log.Dir, t.cfg.Name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	t.dir = dir
+	return torch.Do(t.Share(false), func(s *torch.Scope) error {
+		if err := t.open(s); err != nil {
+			return err
+		}
+		defer t.metrics.Close()
+		err := t.loop(ctx, s)
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		return errors.Join(err, t.save())
+	})
+}
+
+// loop is the consumer side of the whole system.
+func (t *Trainer) loop(ctx context.Context, s *torch.Scope) error {
+	if err := t.Sink.Load(ctx, t.Version, t.policy.Params()); err != nil {
+		return err
+	}
+	if t.Step == 0 {
+		if err := t.evaluate(ctx); err != nil {
+			return err
+		}
+	}
+	plan := rollout.Plan{Config: t.Rollout, Data: t.Data, Source: t.Train, Limit: t.cfg.Async.Staleness, Seed: uint64(t.cfg.Seed),
+		Version: t.Version, State: t.Queue, OnEvent: t.sampled.count}
+	var err error
+	if t.collector, err = rollout.Collect(ctx, plan, t.Runner); err != nil {
+		return err
+	}
+	defer t.collector.Close()
+	t.started, t.last, t.startStep = time.Now(), time.Now(), t.Step
+	for skipped := 0; t.Step < t.cfg.Steps; {
+		batch, err := t.next(ctx)
+		if errors.Is(err, rollout.ErrEndOfData) {
+			t.say("the data ends after step %d", t.Step)
+			break
+		}
+		if err != nil {
+			return err
+		}
+		trained, err := t.update(ctx, s, batch)
+		if err != nil {
+			return err
+		}
+		if !trained {
+			if skipped++; skipped == maxSkipped {
+				return fmt.Errorf("trainer: %d batches in a row had nothing to learn from: all rewards of every group were equal", skipped)
+			}
+			continue
+		}
+		skipped = 0
+		if err := t.after(ctx); err != nil {
+			return err
+		}
+	}
+	return t.finish(ctx)
+}
+
+// maxSkipped batches without a single non-zero advantage end a run: its tasks are all solved, or all out of reach.
+const maxSkipped = 10
+
+// next waits for a batch; meanwhile the engine may have all cores.
+func (t *Trainer) next(ctx context.Context) (rollout.Batch, error) {
+	t.show("collecting")
+	t.Share(true)
+	defer t.Share(false)
+	return t.collector.Next(ctx)
+}
+
+// update makes one optimizer step of a batch and refits the engine, unless there is nothing to learn from.
+func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (bool, error) {
+	t.show("training")
+	samples, err := t.samples(b)
+	if err != nil {
+		return false, fmt.Errorf("trainer: step %d: %w", t.Step+1, err)
+	}
+	lr := t.schedule.At(t.Step)
+	var stats Stats
+	if hasSignal(samples, t.cfg.Loss) {
+		if stats, err = t.policy.Step(ctx, s, samples, lr, t.Share); err != nil {
+			return false, fmt.Errorf("trainer: step %d: %w", t.Step+1, err)
+		}
+	}
+	if !stats.Stepped {
+		t.Skipped++
+		t.collector.Skip()
+		t.say("step %d: a batch was skipped, as no group has rewards that differ", t.Step+1)
+		return false, nil
+	}
+	age := staleness(samples, t.Version)
+	t.Step, t.Version = t.Step+1, t.Version+1
+	if err := t.Sink.Load(ctx, t.Version, t.policy.Params()); err != nil {
+		return false, err
+	}
+	if err := t.collector.SetVersion(t.Version); err != nil {
+		return false, err
+	}
+	state := t.collector.State()
+	t.Queue = &state
+	diff, tokens, err := t.probe(ctx, s, b)
+	if err != nil {
+		return false, fmt.Errorf("trainer: step %d: probe: %w", t.Step, err)
+	}
+	now := time.Now()
+	row := map[string]float64{
+		KeyStep: float64(t.Step), KeyVersion: float64(t.Version), KeyRewardMean: b.RewardMean, KeyLoss: stats.Loss, KeyGradNorm: stats.GradNorm,
+		KeyTokensPerSecond: float64(t.sampled.take()) / now.Sub(t.last).Seconds(), KeyStalenessMax: float64(age),
+		KeyLogProbDiffMax: diff, KeyLogProbDiffToks: float64(tokens),
+		"lr": lr, "seconds": now.Sub(t.last).Seconds(), "trained_tokens": float64(stats.Tokens), "failed": float64(b.Failed),
+		"filtered": float64(b.Filtered), "skipped_steps": float64(t.Skipped), "memory_peak_mb": float64(torch.Memory().Peak) / (1 << 20),
+	}
+	for name, m := range stats.Metrics {
+		row[name] = m.Mean()
+	}
+	t.last, t.reward, t.speed = now, b.RewardMean, row[KeyTokensPerSecond]
+	t.show("")
+	return true, t.metrics.Write(row)
+}
+
+// after runs what follows a step: evaluation and checkpoint, where they are due.
+func (t *Trainer) after(ctx context.Context) error {
+	if every := t.cfg.Eval.Every; every > 0 && t.Step%every == 0 && t.Step < t.cfg.Steps {
+		if err := t.evaluate(ctx); err != nil {
+			return err
+		}
+	}
+	if every := t.cfg.Checkpoint.Every; every > 0 && t.Step%every == 0 {
+		return t.save()
+	}
+	return nil
+}
+
+// finish evaluates once more, saves, and says what came of it.
+func (t *Trainer) finish(ctx context.Context) error {
+	t.collector.Close() // rollouts past the last step are of no use
+	if err := t.evaluate(ctx); err != nil {
+		return err
+	}
+	if err := t.save(); err != nil {
+		return err
+	}
+	t.Console.Done()
+	if !math.IsNaN(t.before) {
+		t.say("held-out score %.3f → %.3f", t.before, t.score)
+	}
+	t.say("checkpoint %s\nmetrics    %s", t.saved, t.dir.file("metrics.jsonl"))
+	return nil
+}
+
+func (t *Trainer) say(format string, args ...any) { fmt.Fprintf(t.Console, format+"\n", args...) }
+
+func (t *Trainer) show(note string) {
+	done := t.Step - t.startStep
+	left := TimeLeft(time.Since(t.started), done, t.cfg.Steps-t.Step)
+	t.Console.Show(Status{Step: t.Step, Steps: t.cfg.Steps, Reward: t.reward, TokensPerSecond: t.speed, Left: left, Note: note})
+}

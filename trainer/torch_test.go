@@ -1,0 +1,101 @@
+package trainer
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/molt-go/molt/rollout"
+	"github.com/molt-go/molt/torch"
+)
+
+// Every test that makes tensors ends with none alive.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if n := torch.Live(); n != 0 {
+		println("tensors still alive after all tests:", n)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func do(t *testing.T, f func(s *torch.Scope)) {
+	t.Helper()
+	if err := torch.Do(1, func(s *torch.Scope) error { f(s); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// number reads "NaN", "Infinity" and "-Infinity" too.
+type number float64
+
+func (n *number) UnmarshalJSON(text []byte) error {
+	if s := strings.Trim(string(text), `"`); s == "null" {
+		return nil
+	} else if _, err := fmt.Sscan(strings.Replace(s, "Infinity", "Inf", 1), (*float64)(n)); err != nil {
+		return err
+	}
+	return nil
+}
+
+// blank is n tokens of context.
+func blank(n int) rollout.Tokens {
+	t := rollout.Tokens{IDs: make([]int32, n), Versions: make([]int32, n), Mask: make([]bool, n),
+		LogP: make([]float32, n), Temp: make([]float32, n)}
+	for i := range n {
+		t.Versions[i], t.Temp[i] = -1, 1
+	}
+	return t
+}
+
+// evaluated is a loss with its gradient by the log-prob of every slot.
+type evaluated struct {
+	loss    float64
+	grad    [][]float64
+	metrics map[string]Metric
+}
+
+const noLimit = 1 << 20
+
+// evaluate packs samples and runs the loss on given log-probs [sample][slot]; tokens, if not 0, is the step's count.
+func evaluate(t *testing.T, samples []Sample, logp [][]number, c LossConfig, budget, tokens int) (out evaluated, err error) {
+	t.Helper()
+	out.metrics = map[string]Metric{}
+	plan, err := Pack(samples, budget)
+	if err != nil {
+		return out, err
+	}
+	for _, row := range logp {
+		out.grad = append(out.grad, make([]float64, len(row)))
+	}
+	if tokens > 0 {
+		plan.Step.Tokens = tokens
+	}
+	do(t, func(s *torch.Scope) {
+		for i := range plan.Micros {
+			m := &plan.Micros[i]
+			values := make([]float32, len(m.Places))
+			for n, p := range m.Places {
+				values[n] = float32(logp[p.Sample][p.Token-1])
+			}
+			x, entropy := torch.New(s, values).RequireGrad(true), s.Zeros(torch.Float32, len(values))
+			if err = m.checkFinite("log-prob", x); err != nil {
+				return
+			}
+			o := m.input(s, x, entropy, plan.Step, c).evaluate(s)
+			out.loss += o.Loss.Item()
+			for name, m := range o.Metrics {
+				out.metrics[name] = out.metrics[name].Add(m)
+			}
+			for n, g := range torch.Values[float64](s.Gradients([]torch.Tensor{o.Loss}, nil, []torch.Tensor{x})[0]) {
+				out.grad[m.Places[n].Sample][m.Places[n].Token-1] = g
+			}
+		}
+	})
+	return out, err
+}
+
+func close64(tol, relative float64) cmp.Option { return cmpopts.EquateApprox(relative, tol) }

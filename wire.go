@@ -1,0 +1,123 @@
+package molt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync/atomic"
+
+	"github.com/molt-go/molt/multimodal"
+	"github.com/molt-go/molt/rollout"
+	"github.com/molt-go/molt/rollout/agent"
+	"github.com/molt-go/molt/rollout/engine"
+	"github.com/molt-go/molt/torch"
+	"github.com/molt-go/molt/torch/model"
+	"github.com/molt-go/molt/trainer"
+)
+
+// Run runs what cfg says until it is done or ctx ends, writing progress to out. To embed a run in a service, call it with a
+// context of your own.
+func Run(ctx context.Context, cfg Config, out *os.File) error {
+	if err := agent.RegisterSources(); err != nil {
+		return err
+	}
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	if err := torch.Load(); err != nil {
+		return err
+	}
+	path, err := expand(cfg.Model.Path)
+	if err != nil {
+		return err
+	}
+	shape, err := model.PeekConfig(path)
+	if err != nil {
+		return err
+	}
+	chat, err := multimodal.OpenChat(path)
+	if err != nil {
+		return err
+	}
+	train, held, err := rollout.OpenData(cfg.Data)
+	if err != nil {
+		return err
+	}
+	dtype, err := torch.ParseDType(cfg.Model.DType)
+	if err != nil {
+		return err
+	}
+	env, err := agent.FindEnv(cfg.Agent.Env)
+	if err != nil {
+		return err
+	}
+	cores := &shares{all: runtime.NumCPU()}
+	cores.train, cores.generate = cfg.Async.Threads(cores.all)
+	eng, err := engine.New(cfg.Engine, shape, dtype, cores.generate)
+	if err != nil {
+		return err
+	}
+	cores.engine = eng
+	window := shape.Context
+	if cfg.Engine.Context > 0 {
+		window = min(window, cfg.Engine.Context)
+	}
+	runner, err := agent.NewEnvRunner(chat, eng, agent.EnvConfig{MaxTurns: cfg.Rollout.MaxTurns, Context: window, Template: cfg.Agent.Template}, env)
+	if err != nil {
+		return err
+	}
+	t, err := trainer.New(cfg.Config, trainer.Parts{
+		Model: path, DType: dtype, Rollout: cfg.Rollout, Data: cfg.Data, Train: train, Held: held, Runner: runner, Generator: eng, Sink: eng,
+		Context: window, Share: cores.share, Decode: chat.Decode, Console: trainer.NewProgress(out), Resume: cfg.Resume,
+	})
+	if err != nil {
+		return err
+	}
+	return together(ctx, eng.Run, t.Run)
+}
+
+// together runs the engine for as long as the trainer runs. The engine outlives ctx until the trainer has saved its state; if it
+// fails, the trainer is stopped and its cause is the error.
+func together(ctx context.Context, engine, train func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	engineCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() {
+		err := engine(engineCtx)
+		if err != nil {
+			cancel(fmt.Errorf("engine: %w", err))
+		}
+		done <- err
+	}()
+	err := train(ctx)
+	stop()
+	if failed := <-done; failed != nil && !errors.Is(err, failed) {
+		return errors.Join(failed, err)
+	}
+	return err
+}
+
+// shares divides the cores between trainer and engine: each has its own, and whoever the other waits for has all.
+type shares struct {
+	all, train, generate int
+	engine               *engine.Engine
+	waiting              atomic.Bool
+}
+
+// share is told whether the trainer waits, and says how many cores it may use now.
+func (c *shares) share(waiting bool) int {
+	if c.waiting.Swap(waiting) != waiting {
+		n := c.generate
+		if waiting {
+			n = c.all
+		}
+		c.engine.SetThreads(n)
+	}
+	if s := c.engine.Stats(); s.Running+s.Waiting == 0 {
+		return c.all
+	}
+	return c.train
+}
