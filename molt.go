@@ -48,11 +48,12 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	var overrides sets
 	flags.Var(&overrides, "set", "override a value of the file: `table.key=value`, may be repeated")
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "molt trains a language model by reinforcement learning.\n\n  molt -config run.toml [-set optim.lr=1e-5 …]\n\nFlags:")
+		fmt.Fprintln(stderr, "molt trains a language model by reinforcement learning.\n\n"+
+			"  molt -config run.toml [-set optim.lr=1e-5 …]\n\nFlags:")
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
-		return errors.Join(err)
+		return err
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q; -h explains", flags.Arg(0))

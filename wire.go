@@ -33,15 +33,15 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 	if err != nil {
 		return err
 	}
+	train, held, err := rollout.OpenData(cfg.Data)
+	if err != nil {
+		return err
+	}
 	shape, err := model.PeekConfig(path)
 	if err != nil {
 		return err
 	}
 	chat, err := multimodal.OpenChat(path)
-	if err != nil {
-		return err
-	}
-	train, held, err := rollout.OpenData(cfg.Data)
 	if err != nil {
 		return err
 	}
@@ -64,13 +64,14 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 	if cfg.Engine.Context > 0 {
 		window = min(window, cfg.Engine.Context)
 	}
-	runner, err := agent.NewEnvRunner(chat, eng, agent.EnvConfig{MaxTurns: cfg.Rollout.MaxTurns, Context: window, Template: cfg.Agent.Template}, env)
+	episode := agent.EnvConfig{MaxTurns: cfg.Rollout.MaxTurns, Context: window, Template: cfg.Agent.Template}
+	runner, err := agent.NewEnvRunner(chat, eng, episode, env)
 	if err != nil {
 		return err
 	}
 	t, err := trainer.New(cfg.Config, trainer.Parts{
-		Model: path, DType: dtype, Rollout: cfg.Rollout, Data: cfg.Data, Train: train, Held: held, Runner: runner, Generator: eng, Sink: eng,
-		Context: window, Share: cores.share, Decode: chat.Decode, Console: trainer.NewProgress(out), Resume: cfg.Resume,
+		Model: path, DType: dtype, Rollout: cfg.Rollout, Data: cfg.Data, Train: train, Held: held,
+		Runner: runner, Generator: eng, Sink: eng, Context: window, Share: cores.share, Decode: chat.Decode, Console: trainer.NewProgress(out), Resume: cfg.Resume,
 	})
 	if err != nil {
 		return err

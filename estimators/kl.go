@@ -61,7 +61,8 @@ type AdaptiveKL struct {
 // 20 % · n / Horizon, so keep n below 5 · Horizon, or it can turn negative.
 func (c AdaptiveKL) Update(current float64, n int) (AdaptiveKL, error) {
 	if !finite(current) || !(c.Target > 0) || !(c.Horizon > 0) {
-		return c, fmt.Errorf("estimators: adaptive KL %+v after a batch with KL %v: all must be finite, target and horizon above 0", c, current)
+		return c, fmt.Errorf("estimators: adaptive KL %+v after a batch with KL %v: all must be finite, target and horizon above 0", c,
+			current)
 	}
 	const most = 0.2
 	change := min(max(current/c.Target-1, -most), most)

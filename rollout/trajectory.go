@@ -37,7 +37,8 @@ func (t *Trajectory) Context(ids []int32, images ...Image) error {
 	end := 0
 	for i, m := range images {
 		if m.Len <= 0 || m.Start < end || m.Start > len(ids)-m.Len {
-			return fmt.Errorf("rollout: image %d at %d, length %d, overlaps the one before or leaves the %d tokens", i, m.Start, m.Len, len(ids))
+			return fmt.Errorf("rollout: image %d at %d, length %d, overlaps the one before or leaves the %d tokens", i, m.Start, m.Len,
+				len(ids))
 		}
 		end = m.Start + m.Len
 	}

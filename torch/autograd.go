@@ -36,7 +36,8 @@ func (s *Scope) Gradients(roots, grads, inputs []Tensor) []Tensor {
 	r, g := pair("Gradients", roots, grads)
 	in, out := handles(inputs), make([]handle, len(inputs))
 	var e *C.char
-	C.mt_gradients(s.h, unsafe.SliceData(r), unsafe.SliceData(g), C.int32_t(len(r)), unsafe.SliceData(in), C.int32_t(len(in)), unsafe.SliceData(out), &e)
+	C.mt_gradients(s.h, unsafe.SliceData(r), unsafe.SliceData(g), C.int32_t(len(r)), unsafe.SliceData(in), C.int32_t(len(in)),
+		unsafe.SliceData(out), &e)
 	check("Gradients", e)
 	ts := make([]Tensor, len(out))
 	for i, h := range out {

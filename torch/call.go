@@ -73,7 +73,8 @@ func truth(b bool) arg {
 // call runs o, puts the handles of its results into out and returns how many it has.
 func (s *Scope) call(o *op, pool []int, out []handle, args ...arg) int {
 	var e *C.char
-	n := C.mt_call(s.h, o.lookup(), unsafe.SliceData(args), C.int32_t(len(args)), dims(pool), unsafe.SliceData(out), C.int32_t(len(out)), &e)
+	n := C.mt_call(s.h, o.lookup(), unsafe.SliceData(args), C.int32_t(len(args)), dims(pool), unsafe.SliceData(out),
+		C.int32_t(len(out)), &e)
 	if e != nil {
 		panic(failure(o, pool, args, message(e)))
 	}

@@ -58,7 +58,8 @@ var load = sync.OnceValue(func() error {
 		}
 		fmt.Fprintf(&tried, "\n  %s: %s", path, C.GoString(msg))
 	}
-	return errors.New("torch: libmolt.so cannot be opened; run `make lib` in a checkout of molt, or set MOLT_LIB to its path. Tried:" + tried.String())
+	return errors.New("torch: libmolt.so cannot be opened; run `make lib` in a checkout of molt, or set MOLT_LIB to its path. Tried:" +
+		tried.String())
 })
 
 // candidates lists where libmolt may lie, in order: $MOLT_LIB alone when it is set.

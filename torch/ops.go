@@ -85,7 +85,8 @@ func (s *Scope) IndexCopy_(x Tensor, dim int, ids, src Tensor) Tensor {
 // lo ≤ j < hi of sequence b, which are the ranges [R,2] (first slot, length) from seqs[b] to seqs[b+1], end to end.
 // Softcap 0 is off. The result is [N,Hq,D]; a row that sees no key gives 0.
 func (s *Scope) Attention(q, k, v, rows, seqs, ranges Tensor, scale, softcap float64) Tensor {
-	return s.one(&opAttention, nil, tensor(q), tensor(k), tensor(v), tensor(rows), tensor(seqs), tensor(ranges), float(scale), float(softcap))
+	return s.one(&opAttention, nil, tensor(q), tensor(k), tensor(v), tensor(rows), tensor(seqs), tensor(ranges), float(scale),
+		float(softcap))
 }
 
 // AddRMSNorm gives x + r and its RMS norm times w; x and r are [N,H], w is [H]. Without r the first result is x itself.

@@ -27,6 +27,7 @@ type runState struct {
 	evaluated     int     // step of the last evaluation
 	saved         string  // the newest checkpoint
 	savedStep     int
+	torn          bool // the weights are a step ahead of the rest
 }
 
 const (
@@ -46,7 +47,8 @@ func (t *Trainer) open(s *torch.Scope) error {
 	}
 	switch {
 	case !t.Resume && len(old) > 0:
-		return fmt.Errorf("run folder %s holds checkpoints of an earlier run; go on with -set resume=true, choose another with -set name=…, or delete it", t.dir.Path)
+		return fmt.Errorf("run folder %s holds checkpoints of an earlier run; go on with -set resume=true, choose another name with "+
+			"-set name=…, or delete it", t.dir.Path)
 	case t.Resume && len(old) == 0:
 		return fmt.Errorf("resume = true, but %s holds no checkpoint", t.dir.file("checkpoints"))
 	case t.Resume:
@@ -95,7 +97,7 @@ func (t *Trainer) checkpoints() ([]string, error) {
 // save writes a checkpoint of the last completed step, unless it is there: a Hugging Face folder of the float32 weights, the optimizer's
 // state, and how far data and versions are. It appears under its name when it is complete, and the oldest beyond Keep go.
 func (t *Trainer) save() error {
-	if t.savedStep == t.Step || t.Step == 0 {
+	if t.savedStep == t.Step || t.Step == 0 || t.torn {
 		return nil
 	}
 	t.show("saving")

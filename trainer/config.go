@@ -77,7 +77,7 @@ type OptimConfig struct {
 	// MinLRRate is the rate at the end as a share of LR, for schedules that have one; default 0.
 	MinLRRate float64 `toml:"min_lr_rate"`
 	// MicroTokens is the largest number of tokens, prompts included, in one forward and backward; it bounds memory and
-	// does not change the result; default 4096.
+	// does not change the result; default 2048.
 	MicroTokens int `toml:"micro_tokens"`
 }
 
@@ -122,7 +122,7 @@ func DefaultConfig() Config {
 		Algo:  AlgoConfig{Estimator: "grpo", Options: estimators.DefaultOptions()},
 		Loss:  LossConfig{Name: "ppo", ClipLow: 0.2, ClipHigh: 0.2, Aggregation: "token-mean", KL: "k2"},
 		Optim: OptimConfig{Name: "adamw", LR: 1e-5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, MaxNorm: 1,
-			Schedule: "constant", MicroTokens: 4096},
+			Schedule: "constant", MicroTokens: 2048},
 		Async:      AsyncConfig{Staleness: 1},
 		Eval:       EvalConfig{Tasks: 64, ShowReplies: 10},
 		Checkpoint: CheckpointConfig{Keep: 2},
@@ -159,7 +159,7 @@ func (c AlgoConfig) validate() error {
 func (c LossConfig) validate() error {
 	aggregations := []string{"token-mean"}
 	return errors.Join(
-		check("loss.name", c.Name, c.Name != "", "the name of a loss"),
+		FindLoss(c.Name),
 		check("loss.clip_low", c.ClipLow, c.ClipLow >= 0 && c.ClipLow <= 1, "0 to 1"),
 		check("loss.clip_high", c.ClipHigh, atLeast0(c.ClipHigh), "at least 0"),
 		check("loss.dual_clip", c.DualClip, c.DualClip == 0 || c.DualClip > 1 && atLeast0(c.DualClip), "above 1 (0: off)"),

@@ -46,7 +46,7 @@ type Trainer struct {
 	metrics   *Metrics
 	policy    *Policy
 	collector *rollout.Collector
-	runState // what is saved and restored
+	runState  // what is saved and restored
 
 	started, last time.Time     // of the run, of the last row
 	startStep     int           // after a resume
@@ -56,9 +56,6 @@ type Trainer struct {
 // New checks the configuration and the parts. It makes no tensors and no files.
 func New(cfg Config, p Parts) (*Trainer, error) {
 	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	if err := FindLoss(cfg.Loss.Name); err != nil {
 		return nil, err
 	}
 	t := &Trainer{Parts: p, cfg: cfg, sampled: &sampledCount{}}
@@ -87,11 +84,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 			return err
 		}
 		defer t.metrics.Close()
-		err := t.loop(ctx, s)
-		if err != nil && ctx.Err() == nil {
-			return err
-		}
-		return errors.Join(err, t.save())
+		return errors.Join(t.loop(ctx, s), t.save())
 	})
 }
 
@@ -171,23 +164,26 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 		t.say("step %d: a batch was skipped, as no group has rewards that differ", t.Step+1)
 		return false, nil
 	}
+	// The weights have moved: from here on a stop must not come between them and the rest of the state.
+	ctx, t.torn = context.WithoutCancel(ctx), true
 	age := staleness(samples, t.Version)
 	t.Step, t.Version = t.Step+1, t.Version+1
 	if err := t.Sink.Load(ctx, t.Version, t.policy.Params()); err != nil {
 		return false, err
 	}
-	if err := t.collector.SetVersion(t.Version); err != nil {
-		return false, err
-	}
-	state := t.collector.State()
-	t.Queue = &state
 	diff, tokens, err := t.probe(ctx, s, b)
 	if err != nil {
 		return false, fmt.Errorf("trainer: step %d: probe: %w", t.Step, err)
 	}
+	if err := t.collector.SetVersion(t.Version); err != nil {
+		return false, err
+	}
+	state := t.collector.State()
+	t.Queue, t.torn = &state, false
 	now := time.Now()
 	row := map[string]float64{
-		KeyStep: float64(t.Step), KeyVersion: float64(t.Version), KeyRewardMean: b.RewardMean, KeyLoss: stats.Loss, KeyGradNorm: stats.GradNorm,
+		KeyStep: float64(t.Step), KeyVersion: float64(t.Version), KeyRewardMean: b.RewardMean,
+		KeyLoss: stats.Loss, KeyGradNorm: stats.GradNorm,
 		KeyTokensPerSecond: float64(t.sampled.take()) / now.Sub(t.last).Seconds(), KeyStalenessMax: float64(age),
 		KeyLogProbDiffMax: diff, KeyLogProbDiffToks: float64(tokens),
 		"lr": lr, "seconds": now.Sub(t.last).Seconds(), "trained_tokens": float64(stats.Tokens), "failed": float64(b.Failed),

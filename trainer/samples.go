@@ -49,7 +49,7 @@ func (t *Trainer) samples(b rollout.Batch) ([]Sample, error) {
 func hasSignal(samples []Sample, c LossConfig) bool {
 	for _, s := range samples {
 		for _, a := range s.Advantages {
-			if a != 0 || c.EntropyCoef != 0 {
+			if a != 0 || c.EntropyCoef != 0 || c.KLCoef != 0 {
 				return true
 			}
 		}
@@ -120,7 +120,8 @@ func (t *Trainer) probe(ctx context.Context, s *torch.Scope, b rollout.Batch) (d
 		for prompt < len(all.IDs) && all.Versions[prompt] < 0 {
 			prompt++
 		}
-		sampling := rollout.Sampling{Temperature: t.Rollout.Temperature, MaxTokens: probeTokens, Seed: rollout.MixSeed(uint64(t.cfg.Seed), uint64(t.Step), uint64(i))}
+		seed := rollout.MixSeed(uint64(t.cfg.Seed), uint64(t.Step), uint64(i))
+		sampling := rollout.Sampling{Temperature: t.Rollout.Temperature, MaxTokens: probeTokens, Seed: seed}
 		requests = append(requests, rollout.Request{IDs: all.IDs[:prompt], Sampling: sampling})
 	}
 	replies, errs := make([]rollout.Completion, len(requests)), make([]error, len(requests))

@@ -170,10 +170,17 @@ func tomlFields(t reflect.Type) map[string]reflect.Type {
 // last part alone, for a key that stands in the wrong table.
 func unknownKey(key string, t reflect.Type) error {
 	leaf := func(key string) string { return key[strings.LastIndexByte(key, '.')+1:] }
-	const wrongTable = 1
+	table := func(key string) string { return key[:strings.LastIndexByte(key, '.')+1] }
+	const wrongTable = 2 // a slip of two letters in the right table is nearer than one in another
 	best, least, lower := "", 0, strings.ToLower(key)
 	for _, known := range knownKeys(t, "") {
-		d := min(editDistance(lower, known), wrongTable+editDistance(leaf(lower), leaf(known)))
+		d := editDistance(leaf(lower), leaf(known))
+		if d > 0 {
+			d = min(editDistance(lower, known), d+wrongTable)
+		}
+		if table(lower) != table(known) {
+			d++
+		}
 		if best == "" || d < least {
 			best, least = known, d
 		}

@@ -65,8 +65,8 @@ func (b *Batch) Pad(trash int64) {
 func (b *Batch) check(slots, vocab int) error {
 	n := b.Len()
 	if n == 0 || len(b.Positions) != n || len(b.Rows) != 3*n || (b.Slots != nil && len(b.Slots) != n) || len(b.Seqs) < 2 {
-		return fmt.Errorf("model: batch of %d ids has %d positions, %d row entries, %d slots, %d sequences", n, len(b.Positions), len(b.Rows),
-			len(b.Slots), len(b.Seqs)-1)
+		return fmt.Errorf("model: batch of %d ids has %d positions, %d row entries, %d slots, %d sequences", n, len(b.Positions),
+			len(b.Rows), len(b.Slots), len(b.Seqs)-1)
 	}
 	lengths := make([]int32, len(b.Seqs)-1)
 	for s := range lengths {

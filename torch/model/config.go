@@ -181,14 +181,16 @@ func (c Config) validate() error {
 		value int
 	}{
 		{"vocab_size", c.Vocab}, {"hidden_size", c.Width}, {"intermediate_size", c.Inner}, {"num_hidden_layers", c.Layers},
-		{"num_attention_heads", c.Heads}, {"num_key_value_heads", c.KVHeads}, {"head_dim", c.HeadDim}, {"max_position_embeddings", c.Context},
+		{"num_attention_heads", c.Heads}, {"num_key_value_heads", c.KVHeads}, {"head_dim", c.HeadDim},
+		{"max_position_embeddings", c.Context},
 	} {
 		if f.value <= 0 || f.value > 1<<30 {
 			return fmt.Errorf("%s is missing or out of range (%d)", f.name, f.value)
 		}
 	}
 	if c.Heads%c.KVHeads != 0 || c.HeadDim%2 != 0 {
-		return fmt.Errorf("num_attention_heads (%d) must be a multiple of num_key_value_heads (%d), head_dim (%d) even", c.Heads, c.KVHeads, c.HeadDim)
+		return fmt.Errorf("num_attention_heads (%d) must be a multiple of num_key_value_heads (%d), head_dim (%d) even", c.Heads, c.KVHeads,
+			c.HeadDim)
 	}
 	if !(c.Eps > 0) {
 		return fmt.Errorf("rms_norm_eps is missing or not positive (%v)", c.Eps)

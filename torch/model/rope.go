@@ -25,7 +25,7 @@ func (r Rope) validate() error {
 	case "linear":
 	case "llama3":
 		if !(r.Low > 0) || !(r.High > r.Low) || r.Original <= 0 {
-			return fmt.Errorf("rope type llama3 needs 0 < low_freq_factor < high_freq_factor and original_max_position_embeddings, not %v", r)
+			return fmt.Errorf("rope_type llama3 needs 0 < low_freq_factor < high_freq_factor, original_max_position_embeddings; not %v", r)
 		}
 	default:
 		return fmt.Errorf("rope_type %q is not supported; known: default, linear, llama3", r.Type)

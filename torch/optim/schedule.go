@@ -85,13 +85,15 @@ func (s Schedule) Validate() error {
 	case s.Warmup < 0:
 		return fmt.Errorf("schedule %s: %d warm-up steps, want at least 0", s.Name, s.Warmup)
 	case !share(s.MinRate) || !share(s.WarmupRate):
-		return fmt.Errorf("schedule %s: minimum rate %v and warm-up rate %v are shares of the peak, want 0 to 1", s.Name, s.MinRate, s.WarmupRate)
+		return fmt.Errorf("schedule %s: minimum rate %v and warm-up rate %v are shares of the peak, want 0 to 1", s.Name, s.MinRate,
+			s.WarmupRate)
 	case s.Name == "cosine_with_restarts" && s.Cycles < 1:
 		return fmt.Errorf("schedule %s: %d cycles, want at least 1", s.Name, s.Cycles)
 	case s.Name == "polynomial" && !(s.Power > 0):
 		return fmt.Errorf("schedule %s: power is %v, want above 0", s.Name, s.Power)
 	case s.Name == "warmup_stable_decay" && (s.DecaySteps < 1 || s.DecaySteps > s.Steps-s.Warmup):
-		return fmt.Errorf("schedule %s: %d decay steps do not fit into %d steps after %d of warm-up", s.Name, s.DecaySteps, s.Steps, s.Warmup)
+		return fmt.Errorf("schedule %s: %d decay steps do not fit into %d steps after %d of warm-up", s.Name, s.DecaySteps, s.Steps,
+			s.Warmup)
 	case !slices.Contains([]string{"", "cosine", "linear", "1-sqrt"}, s.Decay):
 		return fmt.Errorf("schedule %s: unknown decay %q; known: cosine, linear, 1-sqrt", s.Name, s.Decay)
 	}

@@ -1,0 +1,134 @@
+"""The other side of the benchmarks: transformers, PyTorch and TRL as a Python user would run them.
+
+peers.py export GGUF FOLDER   writes the model of a .gguf file as a Hugging Face folder
+peers.py run                  reads a job (see job in main.go) as a line of JSON, gets ready and says so with a line of
+                              JSON; then each further line asks for a round, and its result is the answer
+"""
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+
+def generate(job):
+    model = load(job).eval()
+    vocab = model.config.vocab_size
+
+    def round():
+        ids = torch.randint(100, vocab - 100, (job["batch"], job["length"]))
+        start = time.perf_counter()
+        with torch.no_grad():
+            out = model.generate(
+                ids, attention_mask=torch.ones_like(ids), pad_token_id=0, do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
+                min_new_tokens=job["new"], max_new_tokens=job["new"])
+        seconds = time.perf_counter() - start
+        assert out.shape[1] == job["length"] + job["new"]
+        return job["batch"] * job["new"] / seconds
+
+    round()
+    return {}, round
+
+
+def train(job):
+    model = load(job).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job["lr"])
+    batch, length = job["batch"], job["length"]
+    rows = (torch.arange(batch * length) * 7919 % (model.config.vocab_size - 200) + 100).reshape(batch, length)
+
+    def step():
+        optimizer.zero_grad()
+        total = 0.0
+        for micro in rows.split(job["micro"]):
+            loss = model(input_ids=micro, labels=micro).loss * len(micro) / batch
+            loss.backward()
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return total
+
+    def round():
+        start = time.perf_counter()
+        step()
+        return rows.numel() / (time.perf_counter() - start)
+
+    return {"loss": step()}, round
+
+
+def grpo(job):
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    ends = []
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            ends.append(time.perf_counter())
+
+    def reward(completions, answer, **_):  # that of our environment "largest"
+        found = [re.findall(r"-?[0-9]+", c[0]["content"]) for c in completions]
+        return [float(f == [a]) for f, a in zip(found, answer)]
+
+    with open(job["tasks"]) as file:
+        tasks = [json.loads(line) for line in file]
+    data = Dataset.from_list([{"prompt": t["messages"], "answer": t["answer"]} for t in tasks])
+    out = tempfile.TemporaryDirectory(prefix="molt-bench-")
+    config = GRPOConfig(
+        output_dir=out.name, use_cpu=True, bf16=False, gradient_checkpointing=False, max_steps=job["steps"] + 1,
+        per_device_train_batch_size=job["batch"], num_generations=job["samples"], max_completion_length=job["new"],
+        temperature=1.0, top_p=1.0, top_k=0, beta=0.0, loss_type="dapo", shuffle_dataset=False,
+        learning_rate=job["lr"], lr_scheduler_type="constant", adam_beta2=0.95, weight_decay=0.0, max_grad_norm=1.0,
+        logging_steps=1, report_to="none", save_strategy="no", disable_tqdm=True)
+    trainer = GRPOTrainer(
+        model=load(job), reward_funcs=reward, args=config, train_dataset=data, callbacks=[Clock()],
+        processing_class=AutoTokenizer.from_pretrained(job["model"], padding_side="left"))
+
+    def round():
+        trainer.train()
+        assert len(ends) == job["steps"] + 1
+        out.cleanup()
+        return (ends[-1] - ends[0]) / job["steps"]
+
+    return {}, round
+
+
+def load(job):
+    return AutoModelForCausalLM.from_pretrained(job["model"], dtype=getattr(torch, job["dtype"]))
+
+
+def run():
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what the libraries print is no answer
+    job = json.loads(sys.stdin.readline())
+    torch.set_num_threads(job["threads"])
+    torch.manual_seed(0)
+    ready, round = {"generate": generate, "train": train, "grpo": grpo}[job["kind"]](job)
+    print(json.dumps(ready), file=answers)
+    while sys.stdin.readline():
+        print(json.dumps({"value": round()}), file=answers)
+
+
+def export(gguf, folder):
+    from tokenizers import pre_tokenizers
+
+    where, name = os.path.split(os.path.abspath(gguf))
+    tokenizer = AutoTokenizer.from_pretrained(where, gguf_file=name)
+    # The file's tokenizer.ggml.pre = smollm, which transformers does not read: every digit alone, then bytes.
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    assert len(tokenizer.encode("2026", add_special_tokens=False)) == 4
+    model = AutoModelForCausalLM.from_pretrained(where, gguf_file=name, dtype=torch.float32)
+    model.is_quantized, model.hf_quantizer = False, None  # the weights are plain now
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    {"run": run, "export": export}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,90 @@
+package molt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// tiny is a run on a reference model of 142,784 parameters; it has no tokenizer, so it gets as far as that.
+func tiny(t *testing.T, more string) string {
+	t.Helper()
+	model, err := filepath.Abs("testdata/reference/models/llama_untied_gqa")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return write(t, "run.toml", "name = \"tiny\"\n[model]\npath = \""+model+"\"\n[data]\nsource = \"largest\"\n[agent]\nenv = \"largest\"\n[log]\ndir = \""+
+		t.TempDir()+"\"\n"+more)
+}
+
+func TestBadInputIsOneClearError(t *testing.T) {
+	truncated := write(t, "short.gguf", "GGUF\x03\x00")
+	for _, c := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"no config", nil, "-config is required"},
+		{"missing config", []string{"-config", "nowhere.toml"}, "nowhere.toml"},
+		{"stray argument", []string{"train"}, `unexpected argument "train"`},
+		{"unknown key", []string{"-config", tiny(t, "[optim]\nlearning = 1")}, `run.toml:11`},
+		{"nearest key", []string{"-config", tiny(t, "[rollout]\nsample = 1")}, "samples"},
+		{"wrong type", []string{"-config", tiny(t, "[optim]\nlr = \"high\"")}, "lr"},
+		{"unknown override", []string{"-config", tiny(t, ""), "-set", "optim.rl=1"}, "optim.lr"},
+		{"wrong value", []string{"-config", tiny(t, ""), "-set", "rollout.temperature=0"}, "temperature = 0: must be above 0"},
+		{"no model", []string{"-config", tiny(t, ""), "-set", "model.path=/nowhere/model"}, "/nowhere/model"},
+		{"truncated model", []string{"-config", tiny(t, ""), "-set", "model.path=" + truncated}, "short.gguf"},
+		{"unset variable", []string{"-config", tiny(t, ""), "-set", "model.path=$NO_SUCH_VARIABLE/x"}, "NO_SUCH_VARIABLE is not set"},
+		{"no tokenizer", []string{"-config", tiny(t, "")}, "tokenizer.json"},
+		{"unknown agent", []string{"-config", tiny(t, ""), "-set", "agent.env=smallest"}, `"smallest" is not known; there are`},
+		{"unknown source", []string{"-config", tiny(t, ""), "-set", "data.source=smallest"}, "smallest"},
+		{"unknown loss", []string{"-config", tiny(t, ""), "-set", "loss.name=pop"}, `"pop"; known: ppo`},
+		{"dtype", []string{"-config", tiny(t, ""), "-set", "model.dtype=int8"}, "must be float32 or bfloat16"},
+		{"mode", []string{"-config", tiny(t, ""), "-set", "mode=fly"}, `mode = "fly" is not known`},
+	} {
+		err := run(context.Background(), c.args, &bytes.Buffer{})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v does not say %q", c.name, err, c.want)
+		}
+	}
+}
+
+func TestHelpExplains(t *testing.T) {
+	var out bytes.Buffer
+	err := run(context.Background(), []string{"-h"}, &out)
+	if !errors.Is(err, flag.ErrHelp) || !strings.Contains(out.String(), "-set table.key=value") || !strings.Contains(out.String(), "-config file") {
+		t.Error(err, out.String())
+	}
+}
+
+func TestTogetherTellsWhoFailed(t *testing.T) {
+	gone := errors.New("no memory")
+	wait := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
+	if err := together(context.Background(), func(context.Context) error { return gone }, wait); !errors.Is(err, gone) {
+		t.Error("an engine that fails:", err)
+	}
+	fails := func(context.Context) error { return gone }
+	calm := func(ctx context.Context) error { <-ctx.Done(); return nil }
+	if err := together(context.Background(), calm, fails); !errors.Is(err, gone) {
+		t.Error("a trainer that fails:", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := together(ctx, calm, wait); !errors.Is(err, context.Canceled) {
+		t.Error("a stop:", err)
+	}
+}
