@@ -71,7 +71,9 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 	}
 	t, err := trainer.New(cfg.Config, trainer.Parts{
 		Model: path, DType: dtype, Rollout: cfg.Rollout, Data: cfg.Data, Train: train, Held: held,
-		Runner: runner, Generator: eng, Sink: eng, Context: window, Share: cores.share, Decode: chat.Decode, Console: trainer.NewProgress(out), Resume: cfg.Resume,
+		Runner: runner, Generator: eng, Sink: eng, Context: window,
+		Share: cores.share, Decode: chat.Decode, SaveText: func(dir string) error { return multimodal.SaveText(path, dir) },
+		Console: trainer.NewProgress(out), Resume: cfg.Resume,
 	})
 	if err != nil {
 		return err

@@ -1,195 +1,207 @@
 // Command bench measures molt against what a Python user would run on the same machine: transformers, PyTorch and TRL with the same
-// model, dtype and threads. Names as arguments choose what to measure. On standard output it prints one JSON line a figure;
-// ratios above 1 mean that molt is better.
+// model, dtype and threads. Names as arguments choose what to measure. On standard output it prints one JSON line a figure; a ratio
+// above 1 means that molt is better.
 //
-// Each side is a process of its own, which loads and warms up and then waits: this same program with -run for ours (see session),
-// peers.py for the other. They take turns, a round each, so that a change in the machine's speed meets both.
+// The sides take turns, a process of its own each time: this same program with -run for ours, peers.py for the other.
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/molt-go/molt/rollout"
-	"github.com/molt-go/molt/rollout/agent"
-	"golang.org/x/sys/unix"
 )
 
-// peerModel is what scripts/peers makes of the .gguf file beside it.
-const (
-	gguf      = "SmolLM2-135M-Instruct.Q4_1.gguf"
-	peerModel = "SmolLM2-135M-Instruct-hf"
-)
-
-func main() {
-	ours := flag.Bool("run", false, "be our side of a job that comes on standard input")
-	threads := flag.Int("threads", 2, "`cores` that each side may use")
-	rounds := flag.Int("rounds", 3, "measured `rounds`, of which the median counts")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	var err error
-	if *ours {
-		err = serve(ctx, os.Stdin, os.Stdout)
-	} else {
-		err = bench(ctx, flag.Args(), *threads, *rounds)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
-}
-
-func bench(ctx context.Context, names []string, threads, rounds int) error {
-	jobs, err := choose(names)
-	if err != nil {
-		return err
-	}
-	if err := pin(threads); err != nil {
-		return err
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return err
-	}
-	tmp, err := os.MkdirTemp("", "molt-bench-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(tmp)
-	tasks := filepath.Join(tmp, "tasks.jsonl")
-	if err := writeTasks(tasks, 64); err != nil {
-		return err
-	}
-	program, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	_, source, _, _ := runtime.Caller(0)
-	python, script := filepath.Join(cache, "molt/peers/bin/python"), filepath.Join(filepath.Dir(source), "peers.py")
-	var failed []error
-	for _, j := range jobs {
-		j.Threads, j.Tasks = threads, tasks
-		a, b := j, j
-		a.Model, b.Model = filepath.Join(cache, "molt/models", gguf), filepath.Join(cache, "molt/models", peerModel)
-		figures, err := pair(ctx, side{"ours", a, []string{program, "-run"}}, side{"peer", b, []string{python, script, "run"}}, rounds)
-		if err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", j.name, err))
-		}
-		for _, f := range figures {
-			if len(names) > 0 && !slices.Contains(names, f.Name) {
-				continue
-			}
-			if err := json.NewEncoder(os.Stdout).Encode(f); err != nil {
-				return err
-			}
-		}
-	}
-	return errors.Join(failed...)
-}
-
-// job is one comparison. Both sides get it as JSON; lengths are in tokens.
+// job is one comparison, which each side reads from its standard input. Lengths are in tokens.
 type job struct {
-	name, memory string // of the figures: speed, and peak memory where that is one
-	asked        bool   // only measured when it is asked for
-
-	Kind    string  `json:"kind"` // "generate", "train" or "grpo"
-	DType   string  `json:"dtype"`
-	Threads int     `json:"threads"`
-	Model   string  `json:"model"`
-	Batch   int     `json:"batch"`             // sequences at once
-	Length  int     `json:"length,omitempty"`  // of a prompt to continue or a row to train on
-	New     int     `json:"new,omitempty"`     // generated
-	Micro   int     `json:"micro,omitempty"`   // train: rows in a micro-batch
-	Samples int     `json:"samples,omitempty"` // grpo: of one prompt; Batch is prompts times samples
-	Steps   int     `json:"steps,omitempty"`   // grpo: measured, after one that is not
-	LR      float64 `json:"lr,omitempty"`
-	Tasks   string  `json:"tasks"` // grpo: a file with one task a line
+	Name    string         `json:"name"`   // of the figure
+	Memory  string         `json:"memory"` // name of the figure of peak memory, where that is one
+	Asked   bool           `json:"asked"`  // measured only when it is asked for
+	Rounds  int            `json:"rounds"` // processes of each side; medians count
+	Kind    string         `json:"kind"`   // "generate", "train" or "grpo"
+	DType   string         `json:"dtype"`
+	Threads int            `json:"threads"`
+	Cache   string         `json:"cache"`   // the folder with the model, as scripts/fetch and scripts/peers leave it
+	Batch   int            `json:"batch"`   // sequences at once
+	Length  int            `json:"length"`  // of a prompt to continue, or of a row to train on
+	New     int            `json:"new"`     // generated
+	Micro   int            `json:"micro"`   // train: rows in a micro-batch
+	Samples int            `json:"samples"` // grpo: of one prompt; Batch is prompts times samples
+	Steps   int            `json:"steps"`   // train, grpo: measured, after one that is not
+	LR      float64        `json:"lr"`
+	Tasks   []rollout.Task `json:"tasks"` // grpo
 }
 
 func jobs() []job {
 	var all []job
 	for _, dtype := range []string{"float32", "bfloat16"} {
 		for _, batch := range []int{1, 8, 32, 64} {
-			all = append(all, job{name: fmt.Sprintf("generate_b%d_%s", batch, dtype), asked: batch != 32,
+			all = append(all, job{Name: fmt.Sprintf("generate_b%d_%s", batch, dtype), Asked: batch != 32, Rounds: 3,
 				Kind: "generate", DType: dtype, Batch: batch, Length: 64, New: 64})
 		}
-		all = append(all, job{name: "train_" + dtype, memory: "train_memory_" + dtype,
-			Kind: "train", DType: dtype, Batch: 8, Length: 256, Micro: 2, LR: 1e-5})
+		all = append(all, job{Name: "train_" + dtype, Memory: "train_memory_" + dtype, Rounds: 2,
+			Kind: "train", DType: dtype, Batch: 8, Length: 256, Micro: 2, Steps: 3, LR: 1e-5})
 	}
-	return append(all, job{name: "grpo_step_float32", Kind: "grpo", DType: "float32", Batch: 64, Samples: 8, New: 12, Steps: 4, LR: 2e-5})
+	return append(all, job{Name: "grpo_step_float32", Rounds: 1, Kind: "grpo", DType: "float32", Batch: 64, Samples: 8, New: 12, Steps: 4, LR: 2e-5})
 }
 
-// choose gives the jobs that make the named figures; none: those that are not only for asking.
-func choose(names []string) ([]job, error) {
+// report is what a process measured.
+type report struct {
+	Value float64 `json:"value"` // tokens/s or seconds a step
+	Loss  float64 `json:"loss"`  // of the first training step
+	Bound float64 `json:"bound"` // of the value; 0: not known
+	peak  float64 // resident memory, MiB
+}
+
+// figure is a line of the output.
+type figure struct {
+	Name  string  `json:"name"`
+	Ours  float64 `json:"ours"`
+	Peer  float64 `json:"peer"`
+	Ratio float64 `json:"ratio"` // above 1: ours is better
+	Unit  string  `json:"unit"`
+	Bound float64 `json:"bound,omitempty"`
+	CPU   string  `json:"cpu"`
+}
+
+func main() {
+	run := flag.Bool("run", false, "be our side of a job that comes on standard input")
+	threads := flag.Int("threads", 2, "cores that each side may use")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	bench := func() error { return bench(ctx, flag.Args(), *threads) }
+	if *run {
+		bench = func() error { return ours(ctx) }
+	}
+	if err := bench(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// bench makes the named figures; without names, those that need not be asked for.
+func bench(ctx context.Context, names []string, threads int) error {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	tasks, err := firstTasks(64)
+	if err != nil {
+		return err
+	}
+	_, source, _, _ := runtime.Caller(0)
+	python, script := filepath.Join(cache, "molt/peers/bin/python"), filepath.Join(filepath.Dir(source), "peers.py")
+	known, unknown := []string(nil), slices.Clone(names)
 	var chosen []job
-	var known []string
 	for _, j := range jobs() {
-		known = append(known, j.name)
-		if j.memory != "" {
-			known = append(known, j.memory)
-		}
-		if len(names) == 0 && !j.asked || slices.Contains(names, j.name) || j.memory != "" && slices.Contains(names, j.memory) {
+		known = append(known, strings.Fields(j.Name+" "+j.Memory)...)
+		if len(names) == 0 && !j.Asked || slices.Contains(names, j.Name) || slices.Contains(names, j.Memory) {
+			j.Threads, j.Cache, j.Tasks = threads, filepath.Join(cache, "molt/models"), tasks
 			chosen = append(chosen, j)
 		}
 	}
-	for _, n := range names {
-		if !slices.Contains(known, n) {
-			return nil, fmt.Errorf("unknown name %q; there are %s", n, strings.Join(known, ", "))
-		}
+	if unknown = slices.DeleteFunc(unknown, func(n string) bool { return slices.Contains(known, n) }); len(unknown) > 0 {
+		return fmt.Errorf("unknown name %q; there are %s", unknown[0], strings.Join(known, ", "))
 	}
-	return chosen, nil
-}
-
-// pin leaves this thread, and so what it starts, the first n of its cores: both sides then see a machine of that size.
-func pin(n int) error {
-	runtime.LockOSThread()
-	var has, want unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &has); err != nil {
-		return err
-	}
-	if n < 1 || n > has.Count() {
-		return fmt.Errorf("-threads %d: there are %d cores", n, has.Count())
-	}
-	for cpu := 0; want.Count() < n; cpu++ {
-		if has.IsSet(cpu) {
-			want.Set(cpu)
-		}
-	}
-	return unix.SchedSetaffinity(0, &want)
-}
-
-// writeTasks writes the first n tasks of the quick start, for both sides to train on in this order.
-func writeTasks(path string, n int) error {
-	if err := agent.RegisterSources(); err != nil {
-		return err
-	}
-	train, _, err := rollout.OpenData(rollout.DataConfig{Source: "largest"})
-	if err != nil {
-		return err
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	for i := range n {
-		task, err := train.Task(i)
+	var errs []error
+	for _, j := range chosen {
+		figures, err := compare(ctx, j, []string{program, "-run"}, []string{python, script, "run"})
 		if err != nil {
-			return err
+			errs = append(errs, fmt.Errorf("%s: %w", j.Name, err))
 		}
-		if err := json.NewEncoder(f).Encode(task); err != nil {
-			return err
+		for _, f := range figures {
+			if len(names) == 0 || slices.Contains(names, f.Name) {
+				errs = append(errs, json.NewEncoder(os.Stdout).Encode(f))
+			}
 		}
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// compare lets the sides take turns. Sides whose losses differ did not do the same work: that is an error.
+func compare(ctx context.Context, j job, ours, peer []string) ([]figure, error) {
+	var a, b []report
+	for range j.Rounds {
+		x, err := measure(ctx, j, ours)
+		if err != nil {
+			return nil, err
+		}
+		y, err := measure(ctx, j, peer)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(os.Stderr, "%s: ours %+v, peer %+v\n", j.Name, x, y)
+		tolerance := map[string]float64{"float32": 1e-4, "bfloat16": 1e-2}[j.DType]
+		if diff := math.Abs(x.Loss - y.Loss); !(diff <= tolerance*y.Loss) {
+			return nil, fmt.Errorf("not the same work: the first losses, %v ours and %v the peer's, differ by more than %v relative", x.Loss, y.Loss, tolerance)
+		}
+		a, b = append(a, x), append(b, y)
+	}
+	value, peak := func(r report) float64 { return r.Value }, func(r report) float64 { return r.peak }
+	f := figure{Name: j.Name, Unit: "tokens/s", Ours: median(a, value), Peer: median(b, value), Bound: a[0].Bound, CPU: processor()}
+	f.Ratio = f.Ours / f.Peer
+	if j.Kind == "grpo" {
+		f.Unit, f.Ratio = "s/step", f.Peer/f.Ours
+	}
+	if j.Memory == "" {
+		return []figure{f}, nil
+	}
+	m := figure{Name: j.Memory, Unit: "MiB", Ours: median(a, peak), Peer: median(b, peak), CPU: f.CPU}
+	m.Ratio = m.Peer / m.Ours
+	return []figure{f, m}, nil
+}
+
+// measure runs one side in a process that has only the job's number of cores.
+func measure(ctx context.Context, j job, command []string) (r report, err error) {
+	in, err := json.Marshal(j)
+	if err != nil {
+		return r, err
+	}
+	cmd := exec.CommandContext(ctx, "taskset", append([]string{"-c", fmt.Sprintf("0-%d", j.Threads-1)}, command...)...)
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(in), os.Stderr
+	out, err := cmd.Output()
+	if err == nil {
+		err = json.Unmarshal(out, &r)
+	}
+	if err != nil {
+		return r, fmt.Errorf("%s: %w", strings.Join(command, " "), err)
+	}
+	r.peak = float64(cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss) / 1024
+	return r, nil
+}
+
+func median(reports []report, of func(report) float64) float64 {
+	var x []float64
+	for _, r := range reports {
+		x = append(x, of(r))
+	}
+	slices.Sort(x)
+	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
+}
+
+func processor() string {
+	info, _ := os.ReadFile("/proc/cpuinfo")
+	if model := regexp.MustCompile(`model name\s*: (.*)`).FindSubmatch(info); model != nil {
+		return string(model[1])
+	}
+	return "unknown"
 }

@@ -1,12 +1,11 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -16,115 +15,83 @@ import (
 
 	"github.com/molt-go/molt"
 	"github.com/molt-go/molt/rollout"
+	"github.com/molt-go/molt/rollout/agent"
 	"github.com/molt-go/molt/rollout/engine"
 	"github.com/molt-go/molt/torch"
 	"github.com/molt-go/molt/torch/model"
 	"github.com/molt-go/molt/trainer"
 )
 
-// session is our side's end of the pipes: a job comes as one line of JSON, then a line for each round. What a round gives, and before the
-// first that all is ready, goes out as a report.
-type session struct {
-	job
-	in  *bufio.Scanner
-	out *json.Encoder
-}
+func (j job) model() string { return filepath.Join(j.Cache, "SmolLM2-135M-Instruct.Q4_1.gguf") }
 
-func serve(ctx context.Context, in io.Reader, out io.Writer) error {
-	s := session{in: bufio.NewScanner(in), out: json.NewEncoder(out)}
-	if !s.in.Scan() {
-		return errors.New("no job on standard input")
-	}
-	if err := json.Unmarshal(s.in.Bytes(), &s.job); err != nil {
-		return err
-	}
-	switch s.Kind {
-	case "generate":
-		return s.generate(ctx)
-	case "train":
-		return s.train(ctx)
-	case "grpo":
-		return s.rounds(report{}, func() (float64, error) { return s.grpo(ctx) })
-	}
-	return fmt.Errorf("unknown kind of job %q", s.Kind)
-}
-
-// rounds says that all is ready and measures as often as it is asked to.
-func (j session) rounds(ready report, round func() (float64, error)) error {
-	if err := j.out.Encode(ready); err != nil {
-		return err
-	}
-	for j.in.Scan() {
-		value, err := round()
-		if err != nil {
-			return err
-		}
-		if err := j.out.Encode(report{Value: value}); err != nil {
-			return err
-		}
-	}
-	return j.in.Err()
-}
-
-// generate measures the engine: a batch of requests, sent at once, each with a prompt of its own.
-func (j session) generate(ctx context.Context) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	shape, err := model.PeekConfig(j.Model)
-	if err != nil {
-		return err
+// ours is our side: it reads a job and prints a report.
+func ours(ctx context.Context) error {
+	var j job
+	if err := json.NewDecoder(os.Stdin).Decode(&j); err != nil {
+		return fmt.Errorf("the job on standard input: %w", err)
 	}
 	dtype, err := torch.ParseDType(j.DType)
 	if err != nil {
 		return err
 	}
-	e, err := engine.New(engine.DefaultConfig(), shape, dtype, j.Threads)
+	var r report
+	switch j.Kind {
+	case "grpo":
+		r, err = j.grpo(ctx)
+	case "generate":
+		err = torch.Do(j.Threads, func(s *torch.Scope) error { r, err = j.generate(ctx, s, dtype); return err })
+	case "train":
+		err = torch.Do(j.Threads, func(s *torch.Scope) error { r, err = j.train(ctx, s, dtype); return err })
+	}
 	if err != nil {
 		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(r)
+}
+
+// generate measures the engine: a batch of requests, sent at once, each with a prompt of its own.
+func (j job) generate(ctx context.Context, s *torch.Scope, dtype torch.DType) (report, error) {
+	m, err := model.Load(s, j.model(), dtype)
+	if err != nil {
+		return report{}, err
+	}
+	e, err := engine.New(engine.DefaultConfig(), m.Config, dtype, j.Threads)
+	if err != nil {
+		return report{}, err
 	}
 	go e.Run(ctx) // its error comes out of Load and Generate too
-	var ready report
-	err = torch.Do(j.Threads, func(s *torch.Scope) error {
-		m, err := model.Load(s, j.Model, dtype)
-		if err != nil {
-			return err
-		}
-		ready.Bound = float64(j.Batch) / products(s, m, j.Batch)
-		return e.Load(ctx, 0, m.Params())
-	})
-	if err != nil {
-		return err
+	if err := e.Load(ctx, 0, m.Params()); err != nil {
+		return report{}, err
 	}
-	num := uint64(0)
-	round := func() (float64, error) {
-		num++
+	rng := rand.New(rand.NewPCG(1, 2))
+	batch := func(tokens int) error {
 		errs := make([]error, j.Batch)
 		var wg sync.WaitGroup
-		start := time.Now()
-		for i := range j.Batch {
-			rng := rand.New(rand.NewPCG(num, uint64(i)))
-			ids := make([]int32, j.Length)
-			for k := range ids {
-				ids[k] = 100 + rng.Int32N(int32(shape.Vocab)-200)
+		for i := range errs {
+			r := rollout.Request{Sampling: rollout.Sampling{Temperature: 1, MaxTokens: tokens, Seed: rng.Uint64(), IgnoreEOS: true}}
+			for range j.Length {
+				r.IDs = append(r.IDs, 100+rng.Int32N(int32(m.Vocab)-200))
 			}
-			sampling := rollout.Sampling{Temperature: 1, MaxTokens: j.New, Seed: rng.Uint64(), IgnoreEOS: true}
 			wg.Go(func() {
-				c, err := e.Generate(ctx, rollout.Request{IDs: ids, Sampling: sampling})
-				if errs[i] = err; err == nil && len(c.Tokens) != j.New {
-					errs[i] = fmt.Errorf("%d tokens instead of %d", len(c.Tokens), j.New)
+				c, err := e.Generate(ctx, r)
+				if errs[i] = err; err == nil && len(c.Tokens) != tokens {
+					errs[i] = fmt.Errorf("%d tokens instead of %d", len(c.Tokens), tokens)
 				}
 			})
 		}
 		wg.Wait()
-		return float64(j.Batch*j.New) / time.Since(start).Seconds(), errors.Join(errs...)
+		return errors.Join(errs...)
 	}
-	if _, err := round(); err != nil {
-		return err
+	if err := batch(4); err != nil { // to warm up
+		return report{}, err
 	}
-	return j.rounds(ready, round)
+	start := time.Now()
+	err = batch(j.New)
+	value := float64(j.Batch*j.New) / time.Since(start).Seconds()
+	return report{Value: value, Bound: float64(j.Batch) / products(s, m, j.Batch)}, err
 }
 
-// products is the time, in seconds, of the matrix products of one decode step alone: every weight once, and the embedding is the head.
+// products is the time, in seconds, of the matrix products of a decode step alone: each weight once, with the embedding as head.
 func products(s *torch.Scope, m *model.Model, batch int) float64 {
 	best := math.Inf(1)
 	for range 5 {
@@ -146,95 +113,87 @@ func products(s *torch.Scope, m *model.Model, batch int) float64 {
 	return best
 }
 
-// train measures the optimizer step on the mean negative log-prob of every token but the first of each row, with PyTorch's defaults of AdamW.
-func (j session) train(ctx context.Context) error {
-	dtype, err := torch.ParseDType(j.DType)
-	if err != nil {
-		return err
-	}
-	nll := func(s *torch.Scope, in trainer.LossInput) trainer.LossOutput {
+// train measures optimizer steps on the mean negative log-prob of all tokens but each row's first, with PyTorch's defaults of AdamW.
+// Token i of all rows is 100 + 7919·i mod (vocab−200).
+func (j job) train(ctx context.Context, s *torch.Scope, dtype torch.DType) (r report, err error) {
+	err = trainer.RegisterLoss("nll", func(s *torch.Scope, in trainer.LossInput) trainer.LossOutput {
 		return trainer.LossOutput{Loss: s.Neg(in.TokenMean(s, in.LogP))}
-	}
-	if err := trainer.RegisterLoss("nll", nll); err != nil {
-		return err
+	})
+	if err != nil {
+		return r, err
 	}
 	c := trainer.DefaultConfig()
 	c.Loss.Name = "nll"
 	c.Optim.Beta2, c.Optim.WeightDecay, c.Optim.MicroTokens = 0.999, 0.01, j.Micro*j.Length
-	return torch.Do(j.Threads, func(s *torch.Scope) error {
-		master, err := model.Load(s, j.Model, torch.Float32)
-		if err != nil {
-			return err
-		}
-		policy, err := trainer.NewPolicy(s, master, dtype, c.Optim, c.Loss)
-		if err != nil {
-			return err
-		}
-		samples := j.rows(master.Vocab)
-		first, err := policy.Step(ctx, s, samples, j.LR, nil)
-		if err != nil {
-			return err
-		}
-		if want := j.Batch * (j.Length - 1); first.Tokens != want {
-			return fmt.Errorf("%d tokens were scored instead of %d", first.Tokens, want)
-		}
-		return j.rounds(report{Loss: first.Loss}, func() (float64, error) {
-			start := time.Now()
-			_, err := policy.Step(ctx, s, samples, j.LR, nil)
-			return float64(j.Batch*j.Length) / time.Since(start).Seconds(), err
-		})
-	})
-}
-
-// rows are what both sides train on: token i of all is 100 + 7919·i mod (vocab−200).
-func (j session) rows(vocab int) []trainer.Sample {
-	samples := make([]trainer.Sample, j.Batch)
+	master, err := model.Load(s, j.model(), torch.Float32)
+	if err != nil {
+		return r, err
+	}
+	policy, err := trainer.NewPolicy(s, master, dtype, c.Optim, c.Loss)
+	if err != nil {
+		return r, err
+	}
+	samples, n := make([]trainer.Sample, j.Batch), j.Length
 	for i := range samples {
-		n := j.Length
 		t := rollout.Tokens{IDs: make([]int32, n), Mask: make([]bool, n), LogP: make([]float32, n), Temp: make([]float32, n)}
 		for k := range n {
-			t.IDs[k], t.Mask[k], t.Temp[k] = int32((i*n+k)*7919%(vocab-200)+100), k > 0, 1
+			t.IDs[k], t.Mask[k], t.Temp[k] = int32((i*n+k)*7919%(master.Vocab-200)+100), k > 0, 1
 		}
-		samples[i] = trainer.Sample{Tokens: t, Advantages: make([]float32, n), Group: int64(i), Rollout: int64(i)}
+		samples[i] = trainer.Sample{Tokens: t, Advantages: make([]float32, n), Group: int64(i)}
 	}
-	return samples
+	var start time.Time
+	for step := range 1 + j.Steps {
+		stats, err := policy.Step(ctx, s, samples, j.LR, nil)
+		if err != nil || stats.Tokens != j.Batch*(n-1) {
+			return r, errors.Join(err, fmt.Errorf("%d tokens were scored, not %d", stats.Tokens, j.Batch*(n-1)))
+		}
+		if step == 0 {
+			r.Loss, start = stats.Loss, time.Now()
+		}
+	}
+	r.Value = float64(j.Steps*j.Batch*n) / time.Since(start).Seconds()
+	return r, nil
 }
 
-// grpo runs molt itself and gives the mean seconds of a step, from the rows of its metrics after the first.
-func (j session) grpo(ctx context.Context) (float64, error) {
+// grpo runs molt itself and takes the mean seconds of a step from its metrics.
+func (j job) grpo(ctx context.Context) (r report, err error) {
 	tmp, err := os.MkdirTemp("", "molt-bench-")
 	if err != nil {
-		return 0, err
+		return r, err
 	}
 	defer os.RemoveAll(tmp)
 	c := molt.DefaultConfig()
-	c.Model = molt.ModelConfig{Path: j.Model, DType: j.DType}
-	c.Data = rollout.DataConfig{Source: "jsonl", Path: j.Tasks}
-	c.Agent.Env = "largest"
+	c.Model = molt.ModelConfig{Path: j.model(), DType: j.DType}
+	c.Data.Source, c.Data.Shuffle, c.Agent.Env = "largest", false, "largest"
 	c.Rollout.Prompts, c.Rollout.Samples, c.Rollout.MaxTokens = j.Batch/j.Samples, j.Samples, j.New
-	c.Optim.LR, c.Steps, c.Eval.Tasks, c.Log.Dir = j.LR, j.Steps+1, 0, tmp
+	c.Optim.LR, c.Steps, c.Eval.Tasks, c.Log.Dir = j.LR, 1+j.Steps, 0, tmp
 	if err := molt.Run(ctx, c, os.Stderr); err != nil {
-		return 0, err
+		return r, err
 	}
-	f, err := os.Open(filepath.Join(tmp, c.Name, "metrics.jsonl"))
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	total, steps := 0.0, 0
-	for rows := json.NewDecoder(f); ; {
+	metrics, err := os.ReadFile(filepath.Join(tmp, c.Name, "metrics.jsonl"))
+	for line := range bytes.Lines(metrics) {
 		var row struct{ Step, Seconds float64 }
-		if err := rows.Decode(&row); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return 0, err
-		}
-		if row.Step > 1 {
-			total, steps = total+row.Seconds, steps+1
+		if err = errors.Join(err, json.Unmarshal(line, &row)); row.Step > 1 {
+			r.Value += row.Seconds / float64(j.Steps)
 		}
 	}
-	if steps != j.Steps {
-		return 0, fmt.Errorf("%d steps were measured instead of %d", steps, j.Steps)
+	return r, err
+}
+
+// firstTasks are the first n that the quick start's source gives, unshuffled.
+func firstTasks(n int) ([]rollout.Task, error) {
+	if err := agent.RegisterSources(); err != nil {
+		return nil, err
 	}
-	return total / float64(steps), nil
+	source, _, err := rollout.OpenData(rollout.DataConfig{Source: "largest"})
+	if err != nil {
+		return nil, err
+	}
+	tasks := make([]rollout.Task, n)
+	for i := range tasks {
+		if tasks[i], err = source.Task(i); err != nil {
+			return nil, err
+		}
+	}
+	return tasks, nil
 }

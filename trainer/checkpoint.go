@@ -110,7 +110,11 @@ func (t *Trainer) save() error {
 	if err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
+	if t.SaveText != nil {
+		err = t.SaveText(tmp)
+	}
 	err = errors.Join(
+		err,
 		t.policy.master.Save(tmp),
 		t.policy.SaveOptimizer(filepath.Join(tmp, optimizerFile)),
 		os.WriteFile(filepath.Join(tmp, stateFile), state, 0o644),

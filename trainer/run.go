@@ -19,7 +19,7 @@ type WeightSink interface {
 	Load(ctx context.Context, version int32, params []model.Param) error
 }
 
-// Parts are what a run is made of besides its numbers. All but Held, Share and Decode are needed.
+// Parts are what a run is made of besides its numbers. Held and the functions may be nil.
 type Parts struct {
 	Model     string // a Hugging Face folder or a .gguf file
 	DType     torch.DType
@@ -33,6 +33,7 @@ type Parts struct {
 	Context   int                    // longest sequence, in tokens
 	Share     func(waiting bool) int // told whether the trainer waits for rollouts; says how many cores it may use
 	Decode    func([]int32) string   // for showing replies
+	SaveText  func(dir string) error // writes tokenizer and template beside the weights of a checkpoint
 	Console   *Progress
 	Resume    bool // from the newest checkpoint of the run's folder
 }

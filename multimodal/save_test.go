@@ -1,0 +1,48 @@
+package multimodal
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A checkpoint of a model that came as GGUF has a tokenizer.json that gives the same ids, and so does a copy of that folder.
+func TestSavedTextGivesTheSameIDs(t *testing.T) {
+	want := smolLMTokenizer(t)
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := t.TempDir(), t.TempDir()
+	if err := SaveText(filepath.Join(cache, "molt", "models", "SmolLM2-135M-Instruct.Q4_1.gguf"), first); err != nil {
+		t.Fatal(err)
+	}
+	if err := SaveText(first, second); err != nil {
+		t.Fatal(err)
+	}
+	tok, err := LoadTokenizer(filepath.Join(second, "tokenizer.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reference tokenizerReference
+	readReference(t, "smollm_tokenizer.json", &reference)
+	for _, s := range reference.Strings {
+		if diff := cmp.Diff(s.IDs, tok.Encode(s.Text)); diff != "" {
+			t.Errorf("%q: %s", s.Text, diff)
+		}
+	}
+	if diff := cmp.Diff(want.EOS(), tok.EOS()); diff != "" || tok.VocabSize() != want.VocabSize() {
+		t.Error(diff, tok.VocabSize())
+	}
+	chat, err := OpenChat(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range reference.Chat[:1] {
+		if diff := cmp.Diff(c.IDsAgain, chat.tok.Encode(c.Prompt)); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
