@@ -36,6 +36,7 @@ loc: ## lines per package; fails over the budget
 
 bench: go lib ## paired benchmarks, a JSON line each (ONLY=name: some)
 	@scripts/fetch model >/dev/null
+	@scripts/peers
 	@go run ./bench $(ONLY)
 
 soak: build ## long stress, kills, real-model learning

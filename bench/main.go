@@ -2,12 +2,12 @@
 // model, dtype and threads. Names as arguments choose what to measure. On standard output it prints one JSON line a figure; a ratio
 // above 1 means that molt is better.
 //
-// The sides take turns, a process of its own each time: this same program with -run for ours, peers.py for the other.
+// The sides take turns, a process of its own each time: this same program with -run for ours, peers.py for the other. tasks.jsonl
+// holds the first tasks that the quick start's source gives.
 package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -15,48 +15,106 @@ import (
 	"math"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"syscall"
-
-	"github.com/molt-go/molt/rollout"
 )
 
 // job is one comparison, which each side reads from its standard input. Lengths are in tokens.
 type job struct {
-	Name    string         `json:"name"`   // of the figure
-	Memory  string         `json:"memory"` // name of the figure of peak memory, where that is one
-	Asked   bool           `json:"asked"`  // measured only when it is asked for
-	Rounds  int            `json:"rounds"` // processes of each side; medians count
-	Kind    string         `json:"kind"`   // "generate", "train" or "grpo"
-	DType   string         `json:"dtype"`
-	Threads int            `json:"threads"`
-	Cache   string         `json:"cache"`   // the folder with the model, as scripts/fetch and scripts/peers leave it
-	Batch   int            `json:"batch"`   // sequences at once
-	Length  int            `json:"length"`  // of a prompt to continue, or of a row to train on
-	New     int            `json:"new"`     // generated
-	Micro   int            `json:"micro"`   // train: rows in a micro-batch
-	Samples int            `json:"samples"` // grpo: of one prompt; Batch is prompts times samples
-	Steps   int            `json:"steps"`   // train, grpo: measured, after one that is not
-	LR      float64        `json:"lr"`
-	Tasks   []rollout.Task `json:"tasks"` // grpo
+	Name    string  `json:"name"`   // of the figure
+	Memory  string  `json:"memory"` // name of the figure of peak memory, where that is one
+	Rounds  int     `json:"rounds"` // processes of each side; medians count
+	Kind    string  `json:"kind"`   // "generate", "train" or "grpo"
+	DType   string  `json:"dtype"`
+	Threads int     `json:"threads"`
+	Models  string  `json:"models"`  // the folder that scripts/fetch and scripts/peers fill
+	Tasks   string  `json:"tasks"`   // the file
+	Batch   int     `json:"batch"`   // sequences at once
+	Length  int     `json:"length"`  // of a prompt to continue, or of a row to train on
+	New     int     `json:"new"`     // generated
+	Micro   int     `json:"micro"`   // train: rows in a micro-batch
+	Samples int     `json:"samples"` // grpo: of one prompt; Batch is prompts times samples
+	Steps   int     `json:"steps"`   // train, grpo: measured, after one that is not
+	LR      float64 `json:"lr"`
 }
+
+// defaults are measured where nothing is asked for.
+const defaults = "generate_b32_float32 generate_b32_bfloat16 train_float32 train_memory_float32 train_bfloat16 train_memory_bfloat16 " +
+	"grpo_step_float32"
 
 func jobs() []job {
 	var all []job
 	for _, dtype := range []string{"float32", "bfloat16"} {
 		for _, batch := range []int{1, 8, 32, 64} {
-			all = append(all, job{Name: fmt.Sprintf("generate_b%d_%s", batch, dtype), Asked: batch != 32, Rounds: 3,
-				Kind: "generate", DType: dtype, Batch: batch, Length: 64, New: 64})
+			name := fmt.Sprintf("generate_b%d_%s", batch, dtype)
+			all = append(all, job{Name: name, Rounds: 3, Kind: "generate", DType: dtype, Batch: batch, Length: 64, New: 64})
 		}
 		all = append(all, job{Name: "train_" + dtype, Memory: "train_memory_" + dtype, Rounds: 2,
 			Kind: "train", DType: dtype, Batch: 8, Length: 256, Micro: 2, Steps: 3, LR: 1e-5})
 	}
-	return append(all, job{Name: "grpo_step_float32", Rounds: 1, Kind: "grpo", DType: "float32", Batch: 64, Samples: 8, New: 12, Steps: 4, LR: 2e-5})
+	return append(all, job{Name: "grpo_step_float32", Rounds: 1,
+		Kind: "grpo", DType: "float32", Batch: 64, Samples: 8, New: 12, Steps: 4, LR: 2e-5})
+}
+
+func main() {
+	run := flag.Bool("run", false, "be our side of a job that comes on standard input")
+	threads := flag.Int("threads", 2, "cores that each side may use")
+	flag.Parse()
+	var err error
+	if *run {
+		err = ours()
+	} else {
+		err = bench(flag.Args(), *threads)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// bench prints the named figures.
+func bench(names []string, threads int) error {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		names = strings.Fields(defaults)
+	}
+	var known string
+	for _, j := range jobs() {
+		known += j.Name + " " + j.Memory + " "
+	}
+	for _, name := range names {
+		if !slices.Contains(strings.Fields(known), name) {
+			return fmt.Errorf("unknown name %q; known: %s", name, known)
+		}
+	}
+	_, source, _, _ := runtime.Caller(0)
+	here := filepath.Dir(source)
+	ours := []string{os.Args[0], "-run"}
+	peer := []string{filepath.Join(cache, "molt/peers/bin/python"), filepath.Join(here, "peers.py"), "run"}
+	var errs []error
+	for _, j := range jobs() {
+		if !slices.Contains(names, j.Name) && !slices.Contains(names, j.Memory) {
+			continue
+		}
+		j.Threads, j.Models, j.Tasks = threads, filepath.Join(cache, "molt/models"), filepath.Join(here, "tasks.jsonl")
+		figures, err := compare(j, ours, peer)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", j.Name, err))
+		}
+		for _, f := range figures {
+			if slices.Contains(names, f.Name) {
+				errs = append(errs, json.NewEncoder(os.Stdout).Encode(f))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // report is what a process measured.
@@ -67,116 +125,42 @@ type report struct {
 	peak  float64 // resident memory, MiB
 }
 
-// figure is a line of the output.
-type figure struct {
-	Name  string  `json:"name"`
-	Ours  float64 `json:"ours"`
-	Peer  float64 `json:"peer"`
-	Ratio float64 `json:"ratio"` // above 1: ours is better
-	Unit  string  `json:"unit"`
-	Bound float64 `json:"bound,omitempty"`
-	CPU   string  `json:"cpu"`
-}
-
-func main() {
-	run := flag.Bool("run", false, "be our side of a job that comes on standard input")
-	threads := flag.Int("threads", 2, "cores that each side may use")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	bench := func() error { return bench(ctx, flag.Args(), *threads) }
-	if *run {
-		bench = func() error { return ours(ctx) }
-	}
-	if err := bench(); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
-}
-
-// bench makes the named figures; without names, those that need not be asked for.
-func bench(ctx context.Context, names []string, threads int) error {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return err
-	}
-	program, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	tasks, err := firstTasks(64)
-	if err != nil {
-		return err
-	}
-	_, source, _, _ := runtime.Caller(0)
-	python, script := filepath.Join(cache, "molt/peers/bin/python"), filepath.Join(filepath.Dir(source), "peers.py")
-	known, unknown := []string(nil), slices.Clone(names)
-	var chosen []job
-	for _, j := range jobs() {
-		known = append(known, strings.Fields(j.Name+" "+j.Memory)...)
-		if len(names) == 0 && !j.Asked || slices.Contains(names, j.Name) || slices.Contains(names, j.Memory) {
-			j.Threads, j.Cache, j.Tasks = threads, filepath.Join(cache, "molt/models"), tasks
-			chosen = append(chosen, j)
-		}
-	}
-	if unknown = slices.DeleteFunc(unknown, func(n string) bool { return slices.Contains(known, n) }); len(unknown) > 0 {
-		return fmt.Errorf("unknown name %q; there are %s", unknown[0], strings.Join(known, ", "))
-	}
-	var errs []error
-	for _, j := range chosen {
-		figures, err := compare(ctx, j, []string{program, "-run"}, []string{python, script, "run"})
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", j.Name, err))
-		}
-		for _, f := range figures {
-			if len(names) == 0 || slices.Contains(names, f.Name) {
-				errs = append(errs, json.NewEncoder(os.Stdout).Encode(f))
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// compare lets the sides take turns. Sides whose losses differ did not do the same work: that is an error.
-func compare(ctx context.Context, j job, ours, peer []string) ([]figure, error) {
-	var a, b []report
+// compare lets the sides, ours first, take turns. Sides whose losses differ did not do the same work: that is an error.
+func compare(j job, commands ...[]string) ([]figure, error) {
+	var values, peaks [2][]float64
+	var r [2]report
 	for range j.Rounds {
-		x, err := measure(ctx, j, ours)
-		if err != nil {
-			return nil, err
+		for i, command := range commands {
+			var err error
+			if r[i], err = measure(j, command); err != nil {
+				return nil, err
+			}
+			values[i], peaks[i] = append(values[i], r[i].Value), append(peaks[i], r[i].peak)
 		}
-		y, err := measure(ctx, j, peer)
-		if err != nil {
-			return nil, err
-		}
-		fmt.Fprintf(os.Stderr, "%s: ours %+v, peer %+v\n", j.Name, x, y)
+		fmt.Fprintf(os.Stderr, "%s: ours %+v, peer %+v\n", j.Name, r[0], r[1])
 		tolerance := map[string]float64{"float32": 1e-4, "bfloat16": 1e-2}[j.DType]
-		if diff := math.Abs(x.Loss - y.Loss); !(diff <= tolerance*y.Loss) {
-			return nil, fmt.Errorf("not the same work: the first losses, %v ours and %v the peer's, differ by more than %v relative", x.Loss, y.Loss, tolerance)
+		if diff := math.Abs(r[0].Loss - r[1].Loss); !(diff <= tolerance*r[1].Loss) {
+			return nil, fmt.Errorf("not the same work: first loss %v, the peer's %v; allowed is %v relative", r[0].Loss, r[1].Loss, tolerance)
 		}
-		a, b = append(a, x), append(b, y)
 	}
-	value, peak := func(r report) float64 { return r.Value }, func(r report) float64 { return r.peak }
-	f := figure{Name: j.Name, Unit: "tokens/s", Ours: median(a, value), Peer: median(b, value), Bound: a[0].Bound, CPU: processor()}
-	f.Ratio = f.Ours / f.Peer
+	unit := perSecond
 	if j.Kind == "grpo" {
-		f.Unit, f.Ratio = "s/step", f.Peer/f.Ours
+		unit = "s/step"
 	}
-	if j.Memory == "" {
-		return []figure{f}, nil
+	figures := []figure{newFigure(j.Name, unit, values, r[0].Bound)}
+	if j.Memory != "" {
+		figures = append(figures, newFigure(j.Memory, "MiB", peaks, 0))
 	}
-	m := figure{Name: j.Memory, Unit: "MiB", Ours: median(a, peak), Peer: median(b, peak), CPU: f.CPU}
-	m.Ratio = m.Peer / m.Ours
-	return []figure{f, m}, nil
+	return figures, nil
 }
 
 // measure runs one side in a process that has only the job's number of cores.
-func measure(ctx context.Context, j job, command []string) (r report, err error) {
+func measure(j job, command []string) (r report, err error) {
 	in, err := json.Marshal(j)
 	if err != nil {
 		return r, err
 	}
-	cmd := exec.CommandContext(ctx, "taskset", append([]string{"-c", fmt.Sprintf("0-%d", j.Threads-1)}, command...)...)
+	cmd := exec.Command("taskset", append([]string{"-c", fmt.Sprintf("0-%d", j.Threads-1)}, command...)...)
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(in), os.Stderr
 	out, err := cmd.Output()
 	if err == nil {
@@ -189,19 +173,32 @@ func measure(ctx context.Context, j job, command []string) (r report, err error)
 	return r, nil
 }
 
-func median(reports []report, of func(report) float64) float64 {
-	var x []float64
-	for _, r := range reports {
-		x = append(x, of(r))
-	}
-	slices.Sort(x)
-	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
+// figure is a line of the output.
+type figure struct {
+	Name  string  `json:"name"`
+	Ours  float64 `json:"ours"`
+	Peer  float64 `json:"peer"`
+	Ratio float64 `json:"ratio"`
+	Unit  string  `json:"unit"`
+	Bound float64 `json:"bound,omitempty"`
+	CPU   string  `json:"cpu"`
 }
 
-func processor() string {
-	info, _ := os.ReadFile("/proc/cpuinfo")
-	if model := regexp.MustCompile(`model name\s*: (.*)`).FindSubmatch(info); model != nil {
-		return string(model[1])
+const perSecond = "tokens/s" // the only unit of which more is better
+
+func newFigure(name, unit string, sides [2][]float64, bound float64) figure {
+	f := figure{Name: name, Ours: median(sides[0]), Peer: median(sides[1]), Unit: unit, Bound: bound}
+	if f.Ratio = f.Peer / f.Ours; unit == perSecond {
+		f.Ratio = f.Ours / f.Peer
 	}
-	return "unknown"
+	info, _ := os.ReadFile("/proc/cpuinfo") // without it, or without its names, the processor has none
+	if model := regexp.MustCompile(`model name\s*: (.*)`).FindSubmatch(info); model != nil {
+		f.CPU = string(model[1])
+	}
+	return f
+}
+
+func median(x []float64) float64 {
+	x = slices.Sorted(slices.Values(x))
+	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
 }

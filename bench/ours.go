@@ -10,22 +10,20 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/molt-go/molt"
 	"github.com/molt-go/molt/rollout"
-	"github.com/molt-go/molt/rollout/agent"
 	"github.com/molt-go/molt/rollout/engine"
 	"github.com/molt-go/molt/torch"
 	"github.com/molt-go/molt/torch/model"
 	"github.com/molt-go/molt/trainer"
 )
 
-func (j job) model() string { return filepath.Join(j.Cache, "SmolLM2-135M-Instruct.Q4_1.gguf") }
+func (j job) model() string { return filepath.Join(j.Models, "SmolLM2-135M-Instruct.Q4_1.gguf") }
 
 // ours is our side: it reads a job and prints a report.
-func ours(ctx context.Context) error {
+func ours() error {
 	var j job
 	if err := json.NewDecoder(os.Stdin).Decode(&j); err != nil {
 		return fmt.Errorf("the job on standard input: %w", err)
@@ -35,7 +33,7 @@ func ours(ctx context.Context) error {
 		return err
 	}
 	var r report
-	switch j.Kind {
+	switch ctx := context.Background(); j.Kind {
 	case "grpo":
 		r, err = j.grpo(ctx)
 	case "generate":
@@ -43,10 +41,7 @@ func ours(ctx context.Context) error {
 	case "train":
 		err = torch.Do(j.Threads, func(s *torch.Scope) error { r, err = j.train(ctx, s, dtype); return err })
 	}
-	if err != nil {
-		return err
-	}
-	return json.NewEncoder(os.Stdout).Encode(r)
+	return errors.Join(err, json.NewEncoder(os.Stdout).Encode(r))
 }
 
 // generate measures the engine: a batch of requests, sent at once, each with a prompt of its own.
@@ -64,23 +59,25 @@ func (j job) generate(ctx context.Context, s *torch.Scope, dtype torch.DType) (r
 		return report{}, err
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
-	batch := func(tokens int) error {
-		errs := make([]error, j.Batch)
-		var wg sync.WaitGroup
-		for i := range errs {
+	batch := func(tokens int) (err error) {
+		errs := make(chan error, j.Batch)
+		for range j.Batch {
 			r := rollout.Request{Sampling: rollout.Sampling{Temperature: 1, MaxTokens: tokens, Seed: rng.Uint64(), IgnoreEOS: true}}
 			for range j.Length {
 				r.IDs = append(r.IDs, 100+rng.Int32N(int32(m.Vocab)-200))
 			}
-			wg.Go(func() {
+			go func() {
 				c, err := e.Generate(ctx, r)
-				if errs[i] = err; err == nil && len(c.Tokens) != tokens {
-					errs[i] = fmt.Errorf("%d tokens instead of %d", len(c.Tokens), tokens)
+				if err == nil && len(c.Tokens) != tokens {
+					err = fmt.Errorf("%d tokens instead of %d", len(c.Tokens), tokens)
 				}
-			})
+				errs <- err
+			}()
 		}
-		wg.Wait()
-		return errors.Join(errs...)
+		for range j.Batch {
+			err = errors.Join(err, <-errs)
+		}
+		return err
 	}
 	if err := batch(4); err != nil { // to warm up
 		return report{}, err
@@ -95,20 +92,16 @@ func (j job) generate(ctx context.Context, s *torch.Scope, dtype torch.DType) (r
 func products(s *torch.Scope, m *model.Model, batch int) float64 {
 	best := math.Inf(1)
 	for range 5 {
-		s.NoGrad(func(s *torch.Scope) torch.Tensor {
-			inputs := map[int]torch.Tensor{}
-			for _, width := range []int{m.Width, m.Heads * m.HeadDim, m.Inner} {
-				inputs[width] = s.Zeros(m.DType, batch, width)
-			}
-			start := time.Now()
+		start := time.Now()
+		s.NoGrad(func(s *torch.Scope) (none torch.Tensor) {
 			for _, w := range m.Leaves() {
 				if shape := w.Shape(); len(shape) == 2 {
-					s.Linear(inputs[shape[1]], w, torch.Tensor{})
+					s.Linear(s.Zeros(m.DType, batch, shape[1]), w, torch.Tensor{})
 				}
 			}
-			best = min(best, time.Since(start).Seconds())
-			return torch.Tensor{}
+			return none
 		})
+		best = min(best, time.Since(start).Seconds())
 	}
 	return best
 }
@@ -144,8 +137,8 @@ func (j job) train(ctx context.Context, s *torch.Scope, dtype torch.DType) (r re
 	var start time.Time
 	for step := range 1 + j.Steps {
 		stats, err := policy.Step(ctx, s, samples, j.LR, nil)
-		if err != nil || stats.Tokens != j.Batch*(n-1) {
-			return r, errors.Join(err, fmt.Errorf("%d tokens were scored, not %d", stats.Tokens, j.Batch*(n-1)))
+		if err != nil {
+			return r, err
 		}
 		if step == 0 {
 			r.Loss, start = stats.Loss, time.Now()
@@ -164,7 +157,7 @@ func (j job) grpo(ctx context.Context) (r report, err error) {
 	defer os.RemoveAll(tmp)
 	c := molt.DefaultConfig()
 	c.Model = molt.ModelConfig{Path: j.model(), DType: j.DType}
-	c.Data.Source, c.Data.Shuffle, c.Agent.Env = "largest", false, "largest"
+	c.Data.Path, c.Data.Shuffle, c.Agent.Env = j.Tasks, false, "largest"
 	c.Rollout.Prompts, c.Rollout.Samples, c.Rollout.MaxTokens = j.Batch/j.Samples, j.Samples, j.New
 	c.Optim.LR, c.Steps, c.Eval.Tasks, c.Log.Dir = j.LR, 1+j.Steps, 0, tmp
 	if err := molt.Run(ctx, c, os.Stderr); err != nil {
@@ -178,22 +171,4 @@ func (j job) grpo(ctx context.Context) (r report, err error) {
 		}
 	}
 	return r, err
-}
-
-// firstTasks are the first n that the quick start's source gives, unshuffled.
-func firstTasks(n int) ([]rollout.Task, error) {
-	if err := agent.RegisterSources(); err != nil {
-		return nil, err
-	}
-	source, _, err := rollout.OpenData(rollout.DataConfig{Source: "largest"})
-	if err != nil {
-		return nil, err
-	}
-	tasks := make([]rollout.Task, n)
-	for i := range tasks {
-		if tasks[i], err = source.Task(i); err != nil {
-			return nil, err
-		}
-	}
-	return tasks, nil
 }

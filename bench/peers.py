@@ -1,8 +1,7 @@
 """The other side of the benchmarks: transformers, PyTorch and TRL as a Python user would run them.
 
 peers.py export GGUF FOLDER   writes the model of a .gguf file as a Hugging Face folder
-peers.py run                  reads a job (see job in main.go) as a line of JSON, gets ready and says so with a line of
-                              JSON; then each further line asks for a round, and its result is the answer
+peers.py run                  reads a job as JSON on standard input and prints a report as JSON: see both in main.go
 """
 import json
 import os
@@ -17,21 +16,20 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 def generate(job):
     model = load(job).eval()
-    vocab = model.config.vocab_size
+    vocab, batch, length = model.config.vocab_size, job["batch"], job["length"]
 
-    def round():
-        ids = torch.randint(100, vocab - 100, (job["batch"], job["length"]))
-        start = time.perf_counter()
-        with torch.no_grad():
-            out = model.generate(
-                ids, attention_mask=torch.ones_like(ids), pad_token_id=0, do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
-                min_new_tokens=job["new"], max_new_tokens=job["new"])
-        seconds = time.perf_counter() - start
-        assert out.shape[1] == job["length"] + job["new"]
-        return job["batch"] * job["new"] / seconds
+    @torch.no_grad()
+    def tokens(new):
+        ids = torch.randint(100, vocab - 100, (batch, length))
+        out = model.generate(
+            ids, attention_mask=torch.ones_like(ids), pad_token_id=0, do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
+            min_new_tokens=new, max_new_tokens=new)
+        assert out.shape == (batch, length + new)
 
-    round()
-    return {}, round
+    tokens(4)  # to warm up
+    start = time.perf_counter()
+    tokens(job["new"])
+    return {"value": batch * job["new"] / (time.perf_counter() - start)}
 
 
 def train(job):
@@ -51,12 +49,10 @@ def train(job):
         optimizer.step()
         return total
 
-    def round():
-        start = time.perf_counter()
+    first, start = step(), time.perf_counter()
+    for _ in range(job["steps"]):
         step()
-        return rows.numel() / (time.perf_counter() - start)
-
-    return {"loss": step()}, round
+    return {"value": job["steps"] * rows.numel() / (time.perf_counter() - start), "loss": first}
 
 
 def grpo(job):
@@ -77,40 +73,35 @@ def grpo(job):
     with open(job["tasks"]) as file:
         tasks = [json.loads(line) for line in file]
     data = Dataset.from_list([{"prompt": t["messages"], "answer": t["answer"]} for t in tasks])
-    out = tempfile.TemporaryDirectory(prefix="molt-bench-")
-    config = GRPOConfig(
-        output_dir=out.name, use_cpu=True, bf16=False, gradient_checkpointing=False, max_steps=job["steps"] + 1,
-        per_device_train_batch_size=job["batch"], num_generations=job["samples"], max_completion_length=job["new"],
-        temperature=1.0, top_p=1.0, top_k=0, beta=0.0, loss_type="dapo", shuffle_dataset=False,
-        learning_rate=job["lr"], lr_scheduler_type="constant", adam_beta2=0.95, weight_decay=0.0, max_grad_norm=1.0,
-        logging_steps=1, report_to="none", save_strategy="no", disable_tqdm=True)
-    trainer = GRPOTrainer(
-        model=load(job), reward_funcs=reward, args=config, train_dataset=data, callbacks=[Clock()],
-        processing_class=AutoTokenizer.from_pretrained(job["model"], padding_side="left"))
+    with tempfile.TemporaryDirectory(prefix="molt-bench-") as out:
+        config = GRPOConfig(
+            output_dir=out, use_cpu=True, bf16=False, gradient_checkpointing=False, max_steps=1 + job["steps"],
+            per_device_train_batch_size=job["batch"], num_generations=job["samples"], max_completion_length=job["new"],
+            temperature=1.0, top_p=1.0, top_k=0, beta=0.0, loss_type="dapo", shuffle_dataset=False,
+            learning_rate=job["lr"], lr_scheduler_type="constant", adam_beta2=0.95, weight_decay=0.0, max_grad_norm=1.0,
+            logging_steps=1, report_to="none", save_strategy="no", disable_tqdm=True)
+        GRPOTrainer(
+            model=load(job), reward_funcs=reward, args=config, train_dataset=data, callbacks=[Clock()],
+            processing_class=AutoTokenizer.from_pretrained(folder(job), padding_side="left")).train()
+    assert len(ends) == 1 + job["steps"]
+    return {"value": (ends[-1] - ends[0]) / job["steps"]}
 
-    def round():
-        trainer.train()
-        assert len(ends) == job["steps"] + 1
-        out.cleanup()
-        return (ends[-1] - ends[0]) / job["steps"]
 
-    return {}, round
+def folder(job):
+    return os.path.join(job["models"], "SmolLM2-135M-Instruct-hf")
 
 
 def load(job):
-    return AutoModelForCausalLM.from_pretrained(job["model"], dtype=getattr(torch, job["dtype"]))
+    return AutoModelForCausalLM.from_pretrained(folder(job), dtype=getattr(torch, job["dtype"]))
 
 
 def run():
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the libraries print is no answer
-    job = json.loads(sys.stdin.readline())
+    job = json.load(sys.stdin)
     torch.set_num_threads(job["threads"])
     torch.manual_seed(0)
-    ready, round = {"generate": generate, "train": train, "grpo": grpo}[job["kind"]](job)
-    print(json.dumps(ready), file=answers)
-    while sys.stdin.readline():
-        print(json.dumps({"value": round()}), file=answers)
+    json.dump({"generate": generate, "train": train, "grpo": grpo}[job["kind"]](job), answer)
 
 
 def export(gguf, folder):

@@ -9,6 +9,8 @@ import (
 	"github.com/molt-go/molt/torch/model"
 )
 
+var _ rollout.Generator = (*Engine)(nil)
+
 // post changes the inbox and wakes the engine.
 func (e *Engine) post(change func(*inbox)) error {
 	e.mu.Lock()

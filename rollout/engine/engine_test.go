@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/molt-go/molt/rollout"
@@ -31,7 +32,7 @@ func TestGreedyTokensEqualTransformers(t *testing.T) {
 			_, n, tokens := entry[int32](t, f, "gen.new_ids")
 			_, _, logp := entry[float32](t, f, "gen.log_probs")
 			_, _, margins := entry[float32](t, f, "gen.margin")
-			e := start(t, filepath.Base(p), DefaultConfig(), torch.Float32, 0)
+			e := start(t, filepath.Base(p), tinyConfig(), torch.Float32, 0)
 			for i := range rows {
 				var prompt []int32
 				for j := i * width; j < (i+1)*width; j++ {
@@ -68,12 +69,12 @@ func TestResultsDependOnNothingElseAndEqualTheTrainersBitForBit(t *testing.T) {
 				reqs = append(reqs, request(p, 1+i%40, []float32{1, 0.7, 1.3}[i%3], uint64(i)))
 			}
 			alone := make([]rollout.Completion, n)
-			e := start(t, tiny, DefaultConfig(), d, 0)
+			e := start(t, tiny, tinyConfig(), d, 0)
 			for i, r := range reqs {
 				alone[i] = generate(t, e, r)
 			}
 			for _, chunk := range []int{512, 64} {
-				cfg := DefaultConfig()
+				cfg := tinyConfig()
 				cfg.MaxRunning, cfg.StepTokens = 64, chunk
 				e := start(t, tiny, cfg, d, 0)
 				e.SetThreads(2)
@@ -110,7 +111,7 @@ func TestResultsDependOnNothingElseAndEqualTheTrainersBitForBit(t *testing.T) {
 }
 
 func TestAGroupSharesItsPromptAndTheNextTurnIsADelta(t *testing.T) {
-	e := idle(t, tiny, DefaultConfig(), torch.Float32, 64)
+	e := idle(t, tiny, tinyConfig(), torch.Float32, 64)
 	prompt := slices.Concat(prompts(14)[13], prompts(4)[3])
 	out := make([]rollout.Completion, 16)
 	var wg sync.WaitGroup
@@ -121,6 +122,7 @@ func TestAGroupSharesItsPromptAndTheNextTurnIsADelta(t *testing.T) {
 		e.mu.Lock()
 		queued = len(e.inbox.requests)
 		e.mu.Unlock()
+		time.Sleep(time.Millisecond)
 	}
 	run(t, e)
 	refit(t, e, tiny, 0)
@@ -137,14 +139,14 @@ func TestAGroupSharesItsPromptAndTheNextTurnIsADelta(t *testing.T) {
 	if got := e.Stats().PrefillRows - before.PrefillRows; got != 4 {
 		t.Errorf("the next turn computed %d rows, want its 3 tokens and the last one generated", got)
 	}
-	if err := same(generate(t, start(t, tiny, DefaultConfig(), torch.Float32, 0), request(turn, 8, 1, 1)), next); err != nil {
+	if err := same(generate(t, start(t, tiny, tinyConfig(), torch.Float32, 0), request(turn, 8, 1, 1)), next); err != nil {
 		t.Error("from an empty cache, and from the last turn's:", err)
 	}
 }
 
 func TestPreemptionLosesAndRepeatsNothing(t *testing.T) {
 	for _, d := range dtypes {
-		roomy, tight := start(t, tiny, DefaultConfig(), d, 0), start(t, tiny, DefaultConfig(), d, 5)
+		roomy, tight := start(t, tiny, tinyConfig(), d, 0), start(t, tiny, tinyConfig(), d, 5)
 		var wg sync.WaitGroup
 		for i, p := range prompts(24) {
 			wg.Go(func() {
@@ -165,7 +167,7 @@ func TestPreemptionLosesAndRepeatsNothing(t *testing.T) {
 }
 
 func TestTopLogProbsAndShapedSamplingAgreeWithThePlainPath(t *testing.T) {
-	e := start(t, tiny, DefaultConfig(), torch.Float32, 0)
+	e := start(t, tiny, tinyConfig(), torch.Float32, 0)
 	r := request(count(20, 5), 10, 0, 0)
 	plain := generate(t, e, r)
 	r.Sampling.TopLogP = 3

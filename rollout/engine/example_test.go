@@ -18,7 +18,9 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	e, err := engine.New(engine.DefaultConfig(), config, torch.Float32, 1)
+	cfg := engine.DefaultConfig()
+	cfg.CacheMB = 16
+	e, err := engine.New(cfg, config, torch.Float32, 1)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -42,6 +42,13 @@ func do(t *testing.T, f func(s *torch.Scope) error) {
 	}
 }
 
+// tinyConfig is for the tiny models: their caches need not be large.
+func tinyConfig() Config {
+	c := DefaultConfig()
+	c.CacheMB = 32
+	return c
+}
+
 // idle makes an engine that does not run; pages above 0 replaces the size of its cache.
 func idle(t *testing.T, name string, cfg Config, d torch.DType, pages int) *Engine {
 	t.Helper()

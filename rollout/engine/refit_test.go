@@ -45,9 +45,9 @@ func refitInFlight(t *testing.T, e *Engine, prompt []int32, n int) (c rollout.Co
 func TestAfterARefitInFlightTokensAreThoseOfTheNewWeights(t *testing.T) {
 	for _, d := range dtypes {
 		prompt := count(100, 3)
-		e := start(t, tiny, DefaultConfig(), d, 0)
+		e := start(t, tiny, tinyConfig(), d, 0)
 		c, at := refitInFlight(t, e, prompt, 150)
-		fresh := idle(t, tiny, DefaultConfig(), d, 0)
+		fresh := idle(t, tiny, tinyConfig(), d, 0)
 		run(t, fresh)
 		refit(t, fresh, tiny, 1)
 		rest := generate(t, fresh, request(slices.Concat(prompt, ids(c)[:at]), 150-at, 0, 0))
@@ -67,7 +67,7 @@ func TestAfterARefitInFlightTokensAreThoseOfTheNewWeights(t *testing.T) {
 }
 
 func TestRefitKeepGoesOnWithTheCacheButStartsNothingOnIt(t *testing.T) {
-	cfg := DefaultConfig()
+	cfg := tinyConfig()
 	cfg.RefitKV = RefitKeep
 	prompt := count(100, 3)
 	e := start(t, tiny, cfg, torch.Float32, 0)
@@ -88,7 +88,7 @@ func TestRefitKeepGoesOnWithTheCacheButStartsNothingOnIt(t *testing.T) {
 }
 
 func TestAMissingParameterIsNamedAndTheOldVersionServesOn(t *testing.T) {
-	e := start(t, tiny, DefaultConfig(), torch.Float32, 0)
+	e := start(t, tiny, tinyConfig(), torch.Float32, 0)
 	before := generate(t, e, request(count(9, 0), 5, 0, 0))
 	do(t, func(s *torch.Scope) error {
 		return weights(s, tiny, 1, func(m *model.Model) error {
@@ -110,7 +110,7 @@ func TestAMissingParameterIsNamedAndTheOldVersionServesOn(t *testing.T) {
 }
 
 func TestNothingIsServedBeforeTheFirstWeightsNorAfterTheEnd(t *testing.T) {
-	e := idle(t, tiny, DefaultConfig(), torch.Float32, 0)
+	e := idle(t, tiny, tinyConfig(), torch.Float32, 0)
 	for _, running := range []bool{false, true} {
 		stop := func() {}
 		if running {
@@ -144,7 +144,7 @@ func TestNothingIsServedBeforeTheFirstWeightsNorAfterTheEnd(t *testing.T) {
 }
 
 func TestStoppingTheEngineAnswersEveryone(t *testing.T) {
-	e := idle(t, tiny, DefaultConfig(), torch.Float32, 8)
+	e := idle(t, tiny, tinyConfig(), torch.Float32, 8)
 	stop := run(t, e)
 	refit(t, e, tiny, 0)
 	var wg sync.WaitGroup
@@ -169,11 +169,11 @@ func TestStoppingTheEngineAnswersEveryone(t *testing.T) {
 func TestAThousandRequestsUnderCancellationsAndRefits(t *testing.T) {
 	const pages, longest = 30, 24
 	ps, alone := prompts(20), make([]rollout.Completion, 20)
-	calm := start(t, tiny, DefaultConfig(), torch.BFloat16, 0)
+	calm := start(t, tiny, tinyConfig(), torch.BFloat16, 0)
 	for i, p := range ps {
 		alone[i] = generate(t, calm, request(p, longest, 1, uint64(i)))
 	}
-	cfg := DefaultConfig()
+	cfg := tinyConfig()
 	cfg.MaxRunning = 64
 	e := idle(t, tiny, cfg, torch.BFloat16, pages)
 	stop := run(t, e)

@@ -23,7 +23,7 @@ type panics struct{}
 func (panics) Next(int32) bool { panic("a bad matcher") }
 
 func TestStops(t *testing.T) {
-	e := start(t, tiny, DefaultConfig(), torch.Float32, 0)
+	e := start(t, tiny, tinyConfig(), torch.Float32, 0)
 	r := request(count(20, 5), 30, 1, 4)
 	all := generate(t, e, r)
 	at := 0 // the first token that did not come before, after some
@@ -83,7 +83,7 @@ func TestTheModelsEndOfTextStopsToo(t *testing.T) {
 
 // Case P6 of what users reported.
 func TestMaxTokensAreCutToTheRoomInTheContext(t *testing.T) {
-	cfg := DefaultConfig()
+	cfg := tinyConfig()
 	cfg.Context = 32
 	e := start(t, tiny, cfg, torch.Float32, 0)
 	for _, tc := range []struct{ prompt, max, want int }{{30, 8, 2}, {30, 1, 1}, {31, 0, 1}, {32, 8, 0}, {33, 8, 0}, {10, 0, 22}} {
@@ -95,7 +95,7 @@ func TestMaxTokensAreCutToTheRoomInTheContext(t *testing.T) {
 }
 
 func TestBadRequestsAreErrorsThatSayWhatIsWrong(t *testing.T) {
-	e := start(t, tiny, DefaultConfig(), torch.Float32, 2)
+	e := start(t, tiny, tinyConfig(), torch.Float32, 2)
 	nan := float32(math.NaN())
 	for want, r := range map[string]rollout.Request{
 		"no tokens":                      {},
