@@ -3,7 +3,7 @@
 // above 1 means that molt is better.
 //
 // The sides take turns, a process of its own each time: this same program with -run for ours, peers.py for the other. tasks.jsonl
-// holds the first tasks that the quick start's source gives.
+// holds the first tasks that the quick start's source gives. It runs in the root of the checkout.
 package main
 
 import (
@@ -17,7 +17,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -32,7 +31,6 @@ type job struct {
 	DType   string  `json:"dtype"`
 	Threads int     `json:"threads"`
 	Models  string  `json:"models"`  // the folder that scripts/fetch and scripts/peers fill
-	Tasks   string  `json:"tasks"`   // the file
 	Batch   int     `json:"batch"`   // sequences at once
 	Length  int     `json:"length"`  // of a prompt to continue, or of a row to train on
 	New     int     `json:"new"`     // generated
@@ -42,21 +40,22 @@ type job struct {
 	LR      float64 `json:"lr"`
 }
 
-// defaults are measured where nothing is asked for.
-const defaults = "generate_b32_float32 generate_b32_bfloat16 train_float32 train_memory_float32 train_bfloat16 train_memory_bfloat16 " +
-	"grpo_step_float32"
-
-func jobs() []job {
-	var all []job
+// jobs lists those that are always done, or all.
+func jobs(all bool) []job {
+	var list []job
+	batches := []int{32}
+	if all {
+		batches = []int{1, 8, 32, 64}
+	}
 	for _, dtype := range []string{"float32", "bfloat16"} {
-		for _, batch := range []int{1, 8, 32, 64} {
+		for _, batch := range batches {
 			name := fmt.Sprintf("generate_b%d_%s", batch, dtype)
-			all = append(all, job{Name: name, Rounds: 3, Kind: "generate", DType: dtype, Batch: batch, Length: 64, New: 64})
+			list = append(list, job{Name: name, Rounds: 3, Kind: "generate", DType: dtype, Batch: batch, Length: 64, New: 64})
 		}
-		all = append(all, job{Name: "train_" + dtype, Memory: "train_memory_" + dtype, Rounds: 2,
+		list = append(list, job{Name: "train_" + dtype, Memory: "train_memory_" + dtype, Rounds: 2,
 			Kind: "train", DType: dtype, Batch: 8, Length: 256, Micro: 2, Steps: 3, LR: 1e-5})
 	}
-	return append(all, job{Name: "grpo_step_float32", Rounds: 1,
+	return append(list, job{Name: "grpo_step_float32", Rounds: 1,
 		Kind: "grpo", DType: "float32", Batch: 64, Samples: 8, New: 12, Steps: 4, LR: 2e-5})
 }
 
@@ -82,28 +81,25 @@ func bench(names []string, threads int) error {
 	if err != nil {
 		return err
 	}
+	chosen := jobs(len(names) > 0)
+	var known []string
+	for _, j := range chosen {
+		known = append(known, strings.Fields(j.Name+" "+j.Memory)...)
+	}
 	if len(names) == 0 {
-		names = strings.Fields(defaults)
+		names = known
 	}
-	var known string
-	for _, j := range jobs() {
-		known += j.Name + " " + j.Memory + " "
+	if i := slices.IndexFunc(names, func(n string) bool { return !slices.Contains(known, n) }); i >= 0 {
+		return fmt.Errorf("unknown name %q; known: %s", names[i], strings.Join(known, ", "))
 	}
-	for _, name := range names {
-		if !slices.Contains(strings.Fields(known), name) {
-			return fmt.Errorf("unknown name %q; known: %s", name, known)
-		}
-	}
-	_, source, _, _ := runtime.Caller(0)
-	here := filepath.Dir(source)
 	ours := []string{os.Args[0], "-run"}
-	peer := []string{filepath.Join(cache, "molt/peers/bin/python"), filepath.Join(here, "peers.py"), "run"}
+	peer := []string{filepath.Join(cache, "molt/peers/bin/python"), "bench/peers.py", "run"}
 	var errs []error
-	for _, j := range jobs() {
+	for _, j := range chosen {
 		if !slices.Contains(names, j.Name) && !slices.Contains(names, j.Memory) {
 			continue
 		}
-		j.Threads, j.Models, j.Tasks = threads, filepath.Join(cache, "molt/models"), filepath.Join(here, "tasks.jsonl")
+		j.Threads, j.Models = threads, filepath.Join(cache, "molt/models")
 		figures, err := compare(j, ours, peer)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", j.Name, err))
@@ -121,17 +117,16 @@ func bench(names []string, threads int) error {
 type report struct {
 	Value float64 `json:"value"` // tokens/s or seconds a step
 	Loss  float64 `json:"loss"`  // of the first training step
-	Bound float64 `json:"bound"` // of the value; 0: not known
+	Bound float64 `json:"bound"` // of the value, from the peer: the matrix products alone; 0: not known
 	peak  float64 // resident memory, MiB
 }
 
 // compare lets the sides, ours first, take turns. Sides whose losses differ did not do the same work: that is an error.
-func compare(j job, commands ...[]string) ([]figure, error) {
+func compare(j job, commands ...[]string) (figures []figure, err error) {
 	var values, peaks [2][]float64
 	var r [2]report
 	for range j.Rounds {
 		for i, command := range commands {
-			var err error
 			if r[i], err = measure(j, command); err != nil {
 				return nil, err
 			}
@@ -143,11 +138,8 @@ func compare(j job, commands ...[]string) ([]figure, error) {
 			return nil, fmt.Errorf("not the same work: first loss %v, the peer's %v; allowed is %v relative", r[0].Loss, r[1].Loss, tolerance)
 		}
 	}
-	unit := perSecond
-	if j.Kind == "grpo" {
-		unit = "s/step"
-	}
-	figures := []figure{newFigure(j.Name, unit, values, r[0].Bound)}
+	unit := map[string]string{"generate": "tokens/s", "train": "tokens/s", "grpo": "s/step"}[j.Kind]
+	figures = append(figures, newFigure(j.Name, unit, values, r[1].Bound))
 	if j.Memory != "" {
 		figures = append(figures, newFigure(j.Memory, "MiB", peaks, 0))
 	}
@@ -184,11 +176,9 @@ type figure struct {
 	CPU   string  `json:"cpu"`
 }
 
-const perSecond = "tokens/s" // the only unit of which more is better
-
 func newFigure(name, unit string, sides [2][]float64, bound float64) figure {
 	f := figure{Name: name, Ours: median(sides[0]), Peer: median(sides[1]), Unit: unit, Bound: bound}
-	if f.Ratio = f.Peer / f.Ours; unit == perSecond {
+	if f.Ratio = f.Peer / f.Ours; unit == "tokens/s" { // the only unit of which more is better
 		f.Ratio = f.Ours / f.Peer
 	}
 	info, _ := os.ReadFile("/proc/cpuinfo") // without it, or without its names, the processor has none

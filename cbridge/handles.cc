@@ -46,6 +46,8 @@ const char* mt_abi() { return MOLT_ABI; }
 int64_t mt_live() { return tensors.live(); }
 uint64_t mt_thread() { return uint64_t(pthread_self()); }
 int32_t mt_threads(int32_t n) {
+  // This library's own copy of the per-thread start-up: left to the first parallel_for, it would undo the setting below.
+  at::internal::lazy_init_num_threads();
   int32_t before = at::get_num_threads();
   if (n > 0) at::set_num_threads(n);
   return before;

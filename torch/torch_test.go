@@ -7,10 +7,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	. "github.com/molt-go/molt/torch"
+	"golang.org/x/sys/unix"
 )
 
 // Every test that makes tensors ends with none alive.
@@ -264,3 +266,41 @@ func TestAllocatorReusesLargeBlocks(t *testing.T) {
 }
 
 func approx(tol float64) cmp.Option { return cmpopts.EquateApprox(tol, tol) }
+
+// A Do of one core on a thread of its own, while another has two: its CPU time does not exceed its share.
+func TestDoKeepsToItsShareOfTheCores(t *testing.T) {
+	work := func(threads int) (cores float64) {
+		err := Do(threads, func(s *Scope) error {
+			x := s.Randn(768, 768)
+			start, begin := cpuTime(t), time.Now()
+			for range 12 {
+				s.Block(func(s *Scope) Tensor { s.SiLUMul(s.MatMul(x, x)); return Tensor{} })
+			}
+			cores = (cpuTime(t) - start).Seconds() / time.Since(begin).Seconds()
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cores
+	}
+	do(t, func(s *Scope) {
+		s.SetThreads(2)
+		x := s.Randn(768, 768)
+		s.SiLUMul(s.MatMul(x, x))
+		done := make(chan float64)
+		go func() { done <- work(1) }()
+		if cores := <-done; cores > 1.3 {
+			t.Errorf("a Do of one core used %.2f", cores)
+		}
+	})
+}
+
+func cpuTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -12,12 +12,12 @@ type Cache struct {
 	keys, vals []torch.Tensor
 }
 
-// NewCache makes a cache of so many token slots in s.
+// NewCache makes a cache of so many token slots in s, not initialised: no slot is read before it is written.
 func (m *Model) NewCache(s *torch.Scope, slots int) *Cache {
 	c := &Cache{slots: slots}
 	for range m.layers {
-		c.keys = append(c.keys, s.Zeros(m.DType, slots, m.KVHeads, m.HeadDim))
-		c.vals = append(c.vals, s.Zeros(m.DType, slots, m.KVHeads, m.HeadDim))
+		c.keys = append(c.keys, s.Empty(m.DType, slots, m.KVHeads, m.HeadDim))
+		c.vals = append(c.vals, s.Empty(m.DType, slots, m.KVHeads, m.HeadDim))
 	}
 	return c
 }
