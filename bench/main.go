@@ -31,11 +31,11 @@ type job struct {
 	DType   string  `json:"dtype"`
 	Threads int     `json:"threads"`
 	Models  string  `json:"models"`  // the folder that scripts/fetch and scripts/peers fill
-	Batch   int     `json:"batch"`   // sequences at once
+	Batch   int     `json:"batch"`   // sequences at once; grpo: prompts
 	Length  int     `json:"length"`  // of a prompt to continue, or of a row to train on
 	New     int     `json:"new"`     // generated
 	Micro   int     `json:"micro"`   // train: rows in a micro-batch
-	Samples int     `json:"samples"` // grpo: of one prompt; Batch is prompts times samples
+	Samples int     `json:"samples"` // grpo: of one prompt
 	Steps   int     `json:"steps"`   // train, grpo: measured, after one that is not
 	LR      float64 `json:"lr"`
 }
@@ -56,7 +56,7 @@ func jobs(all bool) []job {
 			Kind: "train", DType: dtype, Batch: 8, Length: 256, Micro: 2, Steps: 3, LR: 1e-5})
 	}
 	return append(list, job{Name: "grpo_step_float32", Rounds: 1,
-		Kind: "grpo", DType: "float32", Batch: 64, Samples: 8, New: 12, Steps: 4, LR: 2e-5})
+		Kind: "grpo", DType: "float32", Batch: 8, Samples: 8, New: 12, Steps: 4, LR: 2e-5})
 }
 
 func main() {
@@ -135,7 +135,7 @@ func compare(j job, commands ...[]string) (figures []figure, err error) {
 		fmt.Fprintf(os.Stderr, "%s: ours %+v, peer %+v\n", j.Name, r[0], r[1])
 		tolerance := map[string]float64{"float32": 1e-4, "bfloat16": 1e-2}[j.DType]
 		if diff := math.Abs(r[0].Loss - r[1].Loss); !(diff <= tolerance*r[1].Loss) {
-			return nil, fmt.Errorf("not the same work: first loss %v, the peer's %v; allowed is %v relative", r[0].Loss, r[1].Loss, tolerance)
+			return nil, fmt.Errorf("not the same work: first loss %v, the peer's %v; allowed: %v relative", r[0].Loss, r[1].Loss, tolerance)
 		}
 	}
 	unit := map[string]string{"generate": "tokens/s", "train": "tokens/s", "grpo": "s/step"}[j.Kind]

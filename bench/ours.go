@@ -138,7 +138,7 @@ func (j job) grpo(ctx context.Context) (r report, err error) {
 	c := molt.DefaultConfig()
 	c.Model = molt.ModelConfig{Path: j.model(), DType: j.DType}
 	c.Data.Path, c.Data.Shuffle, c.Agent.Env = "bench/tasks.jsonl", false, "largest"
-	c.Rollout.Prompts, c.Rollout.Samples, c.Rollout.MaxTokens = j.Batch/j.Samples, j.Samples, j.New
+	c.Rollout.Prompts, c.Rollout.Samples, c.Rollout.MaxTokens = j.Batch, j.Samples, j.New
 	c.Optim.LR, c.Steps, c.Eval.Tasks, c.Log.Dir = j.LR, 1+j.Steps, 0, tmp
 	if err := molt.Run(ctx, c, os.Stderr); err != nil {
 		return r, err

@@ -12,6 +12,7 @@ import time
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 
 def generate(job):
@@ -94,7 +95,7 @@ def grpo(job):
     with tempfile.TemporaryDirectory(prefix="molt-bench-") as out:
         config = GRPOConfig(
             output_dir=out, use_cpu=True, bf16=False, gradient_checkpointing=False, max_steps=1 + job["steps"],
-            per_device_train_batch_size=job["batch"], num_generations=job["samples"], max_completion_length=job["new"],
+            per_device_train_batch_size=job["batch"] * job["samples"], num_generations=job["samples"], max_completion_length=job["new"],
             temperature=1.0, top_p=1.0, top_k=0, beta=0.0, loss_type="dapo", shuffle_dataset=False,
             learning_rate=job["lr"], lr_scheduler_type="constant", adam_beta2=0.95, weight_decay=0.0, max_grad_norm=1.0,
             logging_steps=1, report_to="none", save_strategy="no", disable_tqdm=True)
@@ -116,6 +117,7 @@ def load(job):
 def run():
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the libraries print is no answer
+    logging.disable_progress_bar()
     job = json.load(sys.stdin)
     torch.set_num_threads(job["threads"])
     torch.manual_seed(0)

@@ -1,9 +1,11 @@
 // A caching CPU allocator: glibc's heap fragments under tensors of less than 32 MB. Blocks of 256 KB and more are mapped by size
-// class (eight per power of two) and kept for the next tensor of that class, up to a bound; smaller ones are the heap's.
+// class (eight per power of two) and kept for the next tensor of that class. What is kept never raises the footprint above the
+// highest that live tensors needed: a new block first takes the place of idle ones. Smaller tensors are the heap's.
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <map>
 #include <mutex>
 #include <new>
 #include <unordered_map>
@@ -12,7 +14,7 @@
 
 namespace {
 
-constexpr size_t kMin = 256 << 10, kBound = size_t(512) << 20;
+constexpr size_t kMin = 256 << 10, kHuge = 2 << 20;
 
 class CachingAllocator : public c10::Allocator {
  public:
@@ -37,9 +39,10 @@ class CachingAllocator : public c10::Allocator {
 
  private:
   static std::mutex mutex;
-  static std::unordered_map<size_t, std::vector<void*>> idle;  // by size class
+  static std::map<size_t, std::vector<void*>> idle;  // by size class; no list is empty
   static std::unordered_map<void*, size_t> sizes;
   static mt_memory_info total;
+  static int64_t most;  // highest total.used so far
 
   static size_t size_class(size_t n) {
     size_t step = size_t(1) << (63 - __builtin_clzll(n) - 3);
@@ -48,43 +51,57 @@ class CachingAllocator : public c10::Allocator {
 
   static void* block(size_t size) {
     std::lock_guard<std::mutex> lock(mutex);
-    void* p;
-    auto& list = idle[size];
-    if (!list.empty()) {
-      p = list.back();
-      list.pop_back();
-      total.cached -= size;
-    } else {
-      p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (p == MAP_FAILED) throw std::bad_alloc();
-      sizes[p] = size;
-    }
     total.used += size;
+    if (total.used > most) most = total.used;
+    auto it = idle.find(size);
+    if (it != idle.end()) {
+      total.cached -= size;
+      return take(it);
+    }
+    while (total.used + total.cached > most && !idle.empty()) unmap(std::prev(idle.end()));
+    void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+      total.used -= size;
+      throw std::bad_alloc();
+    }
+    if (size >= kHuge) madvise(p, size, MADV_HUGEPAGE);  // a page fault for every 4 KB is a tenth of a training step
+    sizes[p] = size;
     if (total.used + total.cached > total.peak) total.peak = total.used + total.cached;
     return p;
   }
 
+  static void* take(std::map<size_t, std::vector<void*>>::iterator it) {
+    void* p = it->second.back();
+    it->second.pop_back();
+    if (it->second.empty()) idle.erase(it);
+    return p;
+  }
+
+  static void unmap(std::map<size_t, std::vector<void*>>::iterator it) {
+    size_t size = it->first;
+    void* p = take(it);
+    munmap(p, size);
+    sizes.erase(p);
+    total.cached -= size;
+  }
+
   static void release(void* p) {
+    if (!p) return;
     if (uintptr_t(p) % 4096) return free(p);  // mapped blocks lie on page borders, the heap's almost never
     std::lock_guard<std::mutex> lock(mutex);
     auto it = sizes.find(p);
     if (it == sizes.end()) return free(p);
-    size_t size = it->second;
-    total.used -= size;
-    if (size_t(total.cached) + size > kBound) {
-      munmap(p, size);
-      sizes.erase(it);
-      return;
-    }
-    idle[size].push_back(p);
-    total.cached += size;
+    total.used -= it->second;
+    total.cached += it->second;
+    idle[it->second].push_back(p);
   }
 };
 
 std::mutex CachingAllocator::mutex;
-std::unordered_map<size_t, std::vector<void*>> CachingAllocator::idle;
+std::map<size_t, std::vector<void*>> CachingAllocator::idle;
 std::unordered_map<void*, size_t> CachingAllocator::sizes;
 mt_memory_info CachingAllocator::total;
+int64_t CachingAllocator::most;
 
 CachingAllocator allocator;
 struct Register {

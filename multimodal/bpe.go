@@ -59,7 +59,7 @@ func newBPE(d definition) (*bpe, error) {
 		right, ok2 := d.vocab[m[1]]
 		id, ok3 := d.vocab[m[0]+m[1]]
 		if !ok1 || !ok2 || !ok3 {
-			return nil, fmt.Errorf("tokenizer: merge %d joins %q and %q, but not both and their union are in the vocabulary", rank, m[0], m[1])
+			return nil, fmt.Errorf("tokenizer: merge %d joins %q and %q: one of them or their union is no token", rank, m[0], m[1])
 		}
 		b.merges[pair(left, right)] = merge{int32(rank), id}
 	}
@@ -140,4 +140,41 @@ func (b *bpe) merge(ids []int32, word string) []int32 {
 		ids = append(ids, symbols[i].id)
 	}
 	return ids
+}
+
+// minHeap is a binary heap of numbers, smallest first, without the boxing of container/heap.
+type minHeap []uint64
+
+func (h *minHeap) push(x uint64) {
+	q := append(*h, x)
+	i := len(q) - 1
+	for parent := (i - 1) / 2; i > 0 && x < q[parent]; i, parent = parent, (parent-1)/2 {
+		q[i] = q[parent]
+	}
+	q[i] = x
+	*h = q
+}
+
+func (h *minHeap) pop() uint64 {
+	q := *h
+	top, x := q[0], q[len(q)-1]
+	q = q[:len(q)-1]
+	*h = q
+	if len(q) == 0 {
+		return top
+	}
+	i := 0
+	for {
+		child := 2*i + 1
+		if child+1 < len(q) && q[child+1] < q[child] {
+			child++
+		}
+		if child >= len(q) || x <= q[child] {
+			break
+		}
+		q[i] = q[child]
+		i = child
+	}
+	q[i] = x
+	return top
 }

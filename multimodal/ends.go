@@ -11,7 +11,7 @@ import (
 )
 
 // readEnds adds the end and beginning tokens that the files beside tokenizer.json name.
-func (d *definition) readEnds(dir string) error {
+func (d *definition) readEnds(dir string) (err error) {
 	var names struct {
 		EOS tokenName `json:"eos_token"`
 		BOS tokenName `json:"bos_token"`
@@ -20,11 +20,9 @@ func (d *definition) readEnds(dir string) error {
 		return err
 	}
 	if names.BOS != "" {
-		id, err := d.find(string(names.BOS))
-		if err != nil {
+		if d.bos, err = d.find(string(names.BOS)); err != nil {
 			return err
 		}
-		d.bos = id
 	}
 	if names.EOS != "" {
 		id, err := d.find(string(names.EOS))

@@ -56,14 +56,8 @@ func writeText(path, dir string) error {
 	if err != nil {
 		return err
 	}
-	name, err := metaValue[string](f.Meta, "tokenizer.ggml.pre")
-	if err != nil {
-		return err
-	}
-	merges, err := metaValue[[]string](f.Meta, "tokenizer.ggml.merges")
-	if err != nil {
-		return err
-	}
+	name, _ := f.Meta["tokenizer.ggml.pre"].(string) // FromGGUF has checked both
+	merges, _ := f.Meta["tokenizer.ggml.merges"].([]string)
 	vocab, added := map[string]int32{}, []addedToken{}
 	for id, token := range tok.names {
 		if token == "" {

@@ -1,5 +1,12 @@
 package multimodal
 
+import (
+	"bytes"
+	"sort"
+	"strings"
+	"unicode/utf8"
+)
+
 // Stream decodes a reply token by token. The pieces, put together, equal Decode of all ids: a character whose bytes lie
 // in several tokens comes out with the last of them. A Stream belongs to one goroutine.
 type Stream struct {
@@ -26,4 +33,86 @@ func (s *Stream) Flush() string {
 	}
 	s.tail = s.tail[:0]
 	return replacement
+}
+
+// Matcher watches a reply for stop strings, whether they lie in one token or across several. Text is compared byte for
+// byte, that of special tokens included. A Matcher belongs to one reply.
+type Matcher struct {
+	t       *Tokenizer
+	stops   [][]byte
+	longest int
+	text    []byte
+	ends    []int // of each token in text
+	matched int
+}
+
+// NewMatcher watches for any of the stop strings; empty ones never match.
+func NewMatcher(t *Tokenizer, stops []string) *Matcher {
+	m := &Matcher{t: t}
+	for _, s := range stops {
+		if s != "" {
+			m.stops = append(m.stops, []byte(s))
+			m.longest = max(m.longest, len(s))
+		}
+	}
+	return m
+}
+
+// Next takes the reply's next token and reports whether a stop string is complete with it. After true the reply is over.
+func (m *Matcher) Next(id int32) bool {
+	from := max(0, len(m.text)-m.longest+1) // no match can start earlier and end in this token
+	m.text = append(m.text, m.t.bytes(id)...)
+	m.ends = append(m.ends, len(m.text))
+	first := len(m.text)
+	for _, stop := range m.stops {
+		if i := bytes.Index(m.text[from:], stop); i >= 0 {
+			first = min(first, from+i)
+		}
+	}
+	if first == len(m.text) {
+		return false
+	}
+	m.matched = len(m.ends) - sort.SearchInts(m.ends, first+1)
+	return true
+}
+
+// Stops is the number of last tokens that belong to the stop string that was found: those with at least one of its
+// bytes or after it. The first of them may also hold text from before it. It is 0 while Next gave false.
+func (m *Matcher) Stops() int { return m.matched }
+
+const replacement = "\uFFFD"
+
+// lossy makes s valid UTF-8: each maximal invalid sequence, a start of a character that does not go on included, becomes
+// one U+FFFD, as Unicode recommends and Hugging Face's decoders do; Go's own conversions replace byte by byte.
+func lossy(s string) string {
+	if utf8.ValidString(s) {
+		return s
+	}
+	var b strings.Builder
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		if r != utf8.RuneError || n > 1 {
+			b.WriteString(s[:n])
+		} else {
+			b.WriteString(replacement)
+			for n < len(s) && !utf8.FullRuneInString(s[:n+1]) { // s[:n+1] could still have become a character
+				n++
+			}
+		}
+		s = s[n:]
+	}
+	return b.String()
+}
+
+// complete is the length of s without a start of a character at its end that the next bytes could complete.
+func complete(s []byte) int {
+	for i := len(s) - 1; i >= 0 && i > len(s)-utf8.UTFMax; i-- {
+		if utf8.RuneStart(s[i]) {
+			if !utf8.FullRune(s[i:]) {
+				return i
+			}
+			break
+		}
+	}
+	return len(s)
 }

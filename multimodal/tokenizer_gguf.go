@@ -2,6 +2,7 @@ package multimodal
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -31,19 +32,16 @@ const (
 // int64. Model gpt2, byte-level BPE, is supported; the pre-tokenizer is the one that the file names. The file's unknown
 // token is ignored, as the models' own tokenizers have none.
 func FromGGUF(meta map[string]any) (*Tokenizer, error) {
-	model, err := metaValue[string](meta, "tokenizer.ggml.model")
-	if err != nil {
-		return nil, err
-	}
-	if model != "gpt2" {
-		return nil, fmt.Errorf("tokenizer: tokenizer.ggml.model %q is not supported: want gpt2", model)
-	}
-	name, err := metaValue[string](meta, "tokenizer.ggml.pre")
-	if err != nil {
-		return nil, err
-	}
+	var problem error
+	model := metaValue[string](meta, "tokenizer.ggml.model", &problem)
+	name := metaValue[string](meta, "tokenizer.ggml.pre", &problem)
 	pre, ok := preTokenizers[name]
-	if !ok {
+	switch {
+	case problem != nil:
+		return nil, problem
+	case model != "gpt2":
+		return nil, fmt.Errorf("tokenizer: tokenizer.ggml.model %q is not supported: want gpt2", model)
+	case !ok:
 		return nil, fmt.Errorf("tokenizer: tokenizer.ggml.pre %q is not supported: want one of %s", name, knownPreTokenizers())
 	}
 	d := definition{ignoreMerges: pre.ignoreMerges, bos: noID}
@@ -64,12 +62,10 @@ func FromGGUF(meta map[string]any) (*Tokenizer, error) {
 	return newTokenizer(d)
 }
 
-func (d *definition) readGGUF(meta map[string]any) error {
-	tokens, err := metaValue[[]string](meta, "tokenizer.ggml.tokens")
-	if err != nil {
-		return err
-	}
-	types, err := metaValue[[]int64](meta, "tokenizer.ggml.token_type")
+func (d *definition) readGGUF(meta map[string]any) (err error) {
+	tokens := metaValue[[]string](meta, "tokenizer.ggml.tokens", &err)
+	types := metaValue[[]int64](meta, "tokenizer.ggml.token_type", &err)
+	merges := metaValue[[]string](meta, "tokenizer.ggml.merges", &err)
 	if err != nil {
 		return err
 	}
@@ -86,10 +82,6 @@ func (d *definition) readGGUF(meta map[string]any) error {
 			d.added = append(d.added, addedToken{ID: int32(id), Content: token, Special: types[id] == controlToken})
 		}
 	}
-	merges, err := metaValue[[]string](meta, "tokenizer.ggml.merges")
-	if err != nil {
-		return err
-	}
 	for _, m := range merges {
 		pair, err := parseMerge(m)
 		if err != nil {
@@ -99,40 +91,32 @@ func (d *definition) readGGUF(meta map[string]any) error {
 	}
 	for _, role := range []string{"eos", "eot", "eom"} { // end of sequence, of turn, of message
 		if key := "tokenizer.ggml." + role + "_token_id"; meta[key] != nil {
-			id, err := metaID(meta, key, len(tokens))
-			if err != nil {
-				return err
-			}
-			d.eos = append(d.eos, id)
+			d.eos = append(d.eos, metaID(meta, key, len(tokens), &err))
 		}
 	}
 	if key := "tokenizer.ggml.bos_token_id"; meta[key] != nil {
-		d.bos, err = metaID(meta, key, len(tokens))
+		d.bos = metaID(meta, key, len(tokens), &err)
 	}
 	return err
 }
 
-func metaID(meta map[string]any, key string, size int) (int32, error) {
-	id, err := metaValue[int64](meta, key)
-	if err == nil && (id < 0 || id >= int64(size)) {
-		err = fmt.Errorf("tokenizer: metadata %s is %d, the vocabulary has %d tokens", key, id, size)
+func metaID(meta map[string]any, key string, size int, problem *error) int32 {
+	id := metaValue[int64](meta, key, problem)
+	if *problem == nil && (id < 0 || id >= int64(size)) {
+		*problem = fmt.Errorf("tokenizer: metadata %s is %d, the vocabulary has %d tokens", key, id, size)
 	}
-	return int32(id), err
+	return int32(id)
 }
 
-func metaValue[T any](meta map[string]any, key string) (T, error) {
+// metaValue reads a key; the first problem of several calls is kept.
+func metaValue[T any](meta map[string]any, key string, problem *error) T {
 	value, ok := meta[key].(T)
-	if !ok {
-		return value, fmt.Errorf("tokenizer: metadata %s is missing or is a %T, want %T", key, meta[key], value)
+	if !ok && *problem == nil {
+		*problem = fmt.Errorf("tokenizer: metadata %s is missing or is a %T, want %T", key, meta[key], value)
 	}
-	return value, nil
+	return value
 }
 
 func knownPreTokenizers() string {
-	var names []string
-	for name := range preTokenizers {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return strings.Join(names, ", ")
+	return strings.Join(slices.Sorted(maps.Keys(preTokenizers)), ", ")
 }

@@ -1,8 +1,12 @@
 package multimodal
 
 import (
+	"strings"
 	"sync"
 	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // The Unicode classes are tables of our own, made from what the reference's regex engine knows (gen_unicode.go): package
@@ -40,4 +44,28 @@ func isSpace(r rune) bool { return classes()[r]&space != 0 }
 var regexClasses = map[string][]rune{
 	`\p{L}`: unicodeL, `\p{Lu}`: unicodeLu, `\p{Ll}`: unicodeLl, `\p{Lt}`: unicodeLt, `\p{Lm}`: unicodeLm, `\p{Lo}`: unicodeLo,
 	`\p{M}`: unicodeM, `\p{N}`: unicodeN, `\p{P}`: unicodeP, `\p{S}`: unicodeS, `\s`: unicodeSpace,
+}
+
+// nfc is Unicode's canonical composition as the reference computes it. Its tables are older than x/text's: characters
+// that have no combining class there stay where they are and end what may be reordered or composed.
+func nfc(text string) string {
+	ascii := true
+	for i := 0; ascii && i < len(text); i++ {
+		ascii = text[i] < utf8.RuneSelf
+	}
+	if ascii {
+		return text
+	}
+	var b strings.Builder
+	table, start := classes(), 0
+	for i, r := range text {
+		if table[r]&unordered != 0 {
+			end := i + utf8.RuneLen(r)
+			b.WriteString(norm.NFC.String(text[start:i]))
+			b.WriteString(text[i:end])
+			start = end
+		}
+	}
+	b.WriteString(norm.NFC.String(text[start:]))
+	return b.String()
 }

@@ -11,7 +11,7 @@ typedef struct { int32_t tag, n; int64_t v; } mt_arg; // MT_DOUBLE: v holds the 
 enum { MT_NONE, MT_TENSOR, MT_INT, MT_DOUBLE, MT_BOOL, MT_STRING, MT_INTS, MT_DOUBLES, MT_BOOLS, MT_TENSORS };
 // What mt_info reports: dtype and device in ATen's numbering.
 typedef struct { int64_t shape[8]; int32_t ndim, dtype, device, requires_grad; } mt_tensor_info;
-// Bytes: in live tensors, kept for re-use, and the highest sum of the two so far (blocks of 256 KB and more).
+// Bytes: in live tensors, kept for the next ones, and the highest sum of the two so far (blocks of 256 KB and more).
 typedef struct { int64_t used, cached, peak; } mt_memory_info;
 
 // X(result, name, parameters, arguments): one list declares the functions here and builds the shim that opens the library.

@@ -2,278 +2,282 @@ package jinja
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
 
 type (
-	// fn is a filter, test, method or global. params names its parameters, those with "?" may be left out;
+	// fn is a filter, test, method or global. params names its parameters, those in brackets may be left out: "old new [count]";
 	// "*" takes whatever comes.
 	fn struct {
 		params string
 		do     func(*call) any
 	}
 	call struct {
-		r    *run
-		self any   // what stands before the filter, the test or the method's dot
-		args []any // by position in params; absent{} where not given
-		pos  []any // as written
-		kw   *dict // as written; nil: none
+		r     *run
+		self  any   // what stands before the filter, the test or the method's dot
+		args  []any // by position in params; absent{} where not given
+		pos   []any // as written
+		named *dict // as written
 	}
 	absent struct{}
-	bound  struct { // a callable value
-		name string
-		fn   fn
-		self any
-	}
 )
 
-func (r *run) native(name string, f fn, self any, pos []any, kw *dict) any {
-	c := &call{r: r, self: self, pos: pos, kw: kw}
-	for _, v := range append([]any{self}, pos...) {
-		if s, ok := v.(string); ok {
-			r.step(1 + len(s)/32)
+// bind gives every parameter its argument, absent{} where there is none, and what is left over.
+func (r *run) bind(params []string, positional int, pos []any, named *dict) (args, more []any, rest *dict) {
+	args, rest = slices.Repeat([]any{absent{}}, len(params)), &dict{}
+	given := copy(args[:positional], pos)
+	for i, k := range named.keys {
+		if at := slices.Index(params, r.str(k)); at >= given {
+			args[at] = named.values[i]
+		} else {
+			rest.put(r, k, named.values[i])
 		}
 	}
+	return args, pos[given:], rest
+}
+
+func (r *run) native(name string, f fn, self any, pos []any, named *dict) any {
+	c := &call{r: r, self: self, pos: pos, named: named}
+	for _, v := range append([]any{self}, pos...) {
+		s, _ := v.(string)
+		r.step(1 + len(s)/32)
+	}
 	if f.params != "*" {
-		c.bind(name, strings.Fields(f.params))
+		required, optional, _ := strings.Cut(f.params, "[")
+		must, may := strings.Fields(required), strings.Fields(strings.TrimSuffix(optional, "]"))
+		args, more, rest := r.bind(append(must, may...), len(must)+len(may), pos, named)
+		check(len(more)+len(rest.keys) == 0 && !slices.Contains(args[:len(must)], any(absent{})),
+			"TypeError: the arguments of %s must be (%s)", name, f.params)
+		c.args = args
 	}
 	v := f.do(c)
 	r.made(size(v))
 	return v
 }
 
-func (c *call) bind(name string, params []string) {
-	if len(c.pos) > len(params) {
-		fail("TypeError: %s() takes at most %d arguments (%d given)", name, len(params), len(c.pos))
-	}
-	used := 0
-	for i, p := range params {
-		p, optional := strings.CutSuffix(p, "?")
-		var v any = absent{}
-		if i < len(c.pos) {
-			v = c.pos[i]
-		} else if c.kw != nil {
-			if w, ok := c.kw.get(c.r, p); ok {
-				v = w
-				used++
-			}
-		}
-		if v == any(absent{}) && !optional {
-			fail("TypeError: %s() missing argument '%s'", name, p)
-		}
-		c.args = append(c.args, v)
-	}
-	if c.kw != nil && used < len(c.kw.keys) {
-		fail("TypeError: %s() got an unexpected or repeated keyword argument", name)
-	}
-}
-
 // or is argument i, or standard where it was not given.
 func (c *call) or(i int, standard any) any {
-	if _, ok := c.args[i].(absent); ok {
+	if c.args[i] == (absent{}) {
 		return standard
 	}
 	return c.args[i]
 }
 
-func (c *call) text(i int, standard any) string {
+func (c *call) text(i int, standard string) string {
 	s, ok := c.or(i, standard).(string)
-	if !ok {
-		fail("TypeError: argument %d must be str, not %s", i+1, typeName(c.or(i, standard)))
-	}
+	check(ok, "TypeError: argument %d must be str, not %s", i+1, typeName(c.args[i]))
 	return s
 }
 
-func (c *call) int(i int, standard int64) int {
-	n, ok := asInt(c.or(i, standard))
-	if !ok || !n.IsInt64() {
-		fail("TypeError: argument %d must be a small int, not %s", i+1, typeName(c.args[i]))
-	}
-	return int(min(max(n.Int64(), -1<<40), 1<<40)) // far beyond every budget, and products do not overflow
+func (c *call) int(i int, standard int64) int { return small(c.or(i, standard)) }
+func (c *call) flag(i int) bool               { return truth(c.or(i, false)) }
+func (c *call) str() string                   { return c.r.str(c.self) }
+func (c *call) items() []any                  { return c.r.iterate(c.self) }
+
+func (r *run) bound(name string, f fn, self any) *function {
+	repr := "<built-in method " + name + " of " + typeName(self) + " object at 0x0>"
+	return &function{repr, func(pos []any, named *dict) any { return r.native(name, f, self, pos, named) }}
 }
 
 // call calls a value.
-func (r *run) call(f any, pos []any, kw *dict) any {
-	r.enter()
-	defer r.leave()
-	switch f := f.(type) {
-	case *bound:
-		return r.native(f.name, f.fn, f.self, pos, kw)
-	case *macro:
-		return f.call(r, pos, kw)
-	case *loop:
-		if f.again != nil && len(pos) == 1 {
-			return f.again(r, pos[0], f.depth+1)
-		}
-		fail("TypeError: the loop must have the 'recursive' marker and be called with one argument")
-	case undefined:
-		fail("%s", string(f))
+func (r *run) call(f any, pos []any, named *dict) any {
+	defer r.deeper()()
+	if l, ok := f.(*loop); ok {
+		check(l.again != nil && len(pos) == 1, "TypeError: a loop that is called must be recursive and gets one argument")
+		return l.again(pos[0])
 	}
-	fail("TypeError: '%s' object is not callable", typeName(f))
-	return nil
+	mustExist(f)
+	do, ok := f.(*function)
+	check(ok, "TypeError: '%s' object is not callable", typeName(f))
+	return do.call(pos, named)
 }
 
-// attribute is v.name without the fallback to v[name].
-func (r *run) attribute(v any, name string) (any, bool) {
+// dot is v.name, where attributes hide items.
+func (r *run) dot(v any, name string) any {
+	if e := r.attribute(v, name); !missing(e) {
+		return e
+	}
+	return r.item(v, name)
+}
+
+// index is v[key], where items hide attributes.
+func (r *run) index(v, key any) any {
+	e := r.item(v, key)
+	if name, ok := key.(string); ok && missing(e) {
+		return r.attribute(v, name)
+	}
+	return e
+}
+
+func (r *run) attribute(v any, name string) any {
+	mustExist(v)
 	switch v := v.(type) {
-	case undefined:
-		fail("%s", string(v))
 	case *namespace:
 		if e, ok := v.get(r, name); ok {
-			return e, true
+			return e
 		}
 	case *loop:
-		if e, ok := v.attribute(name); ok {
-			return e, true
-		}
-	case *macro:
-		if name == "name" {
-			return v.name, true
+		if get, ok := loopAttributes[name]; ok {
+			return get(v)
 		}
 	}
-	kind := typeName(v)
-	if f, ok := methods[kind][name]; ok {
-		return &bound{name, f, v}, true
+	if f, ok := methods[typeName(v)][name]; ok {
+		return r.bound(name, f, v)
 	}
-	if strings.Contains(mutators[kind], " "+name+" ") || strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__") {
-		return undefined(fmt.Sprintf("SecurityError: access to attribute '%s' of '%s' object is unsafe.", name, kind)), true
-	}
-	return nil, false
+	return undefined("UndefinedError: '" + typeName(v) + " object' has no attribute '" + name + "'")
 }
 
-var mutators = map[string]string{
-	"dict": " clear pop popitem setdefault update ",
-	"list": " append clear extend insert pop remove reverse sort ",
-}
-
-// dot is v.name, index v[key].
-func (r *run) dot(v any, name string) any {
-	if e, ok := r.attribute(v, name); ok {
-		return e
-	}
-	if e, ok := r.item(v, name); ok {
-		return e
-	}
-	return undefined("UndefinedError: '" + describe(v) + "' has no attribute '" + name + "'")
-}
-
-func (r *run) index(v, key any) any {
+func (r *run) item(v, key any) any {
 	mustExist(v)
-	if e, ok := r.item(v, key); ok {
-		return e
+	kind, i := typeName(v), asInt(key)
+	if d, ok := v.(*dict); ok {
+		if e, ok := d.get(r, key); ok {
+			return e
+		}
+	} else if i != nil && i.IsInt64() && slices.Contains([]string{"str", "list", "tuple", "range"}, kind) {
+		return at(r.iterate(v), i.Int64())
 	}
-	if name, ok := key.(string); ok {
-		return r.dot(v, name)
-	}
-	return undefined("UndefinedError: " + describe(v) + " has no element " + r.repr(key))
+	return undefined("UndefinedError: '" + kind + " object' has no element " + r.repr(key))
 }
 
-func describe(v any) string {
-	if v == nil {
-		return "None"
+// at is items[i], counted from the end where i is negative.
+func at(items []any, i int64) any {
+	n := int64(len(items))
+	if i < 0 {
+		i += n
 	}
-	return typeName(v) + " object"
+	if i < 0 || i >= n {
+		return undefined(fmt.Sprintf("UndefinedError: there is no item %d of %d", i, n))
+	}
+	return items[i]
+}
+
+// slice is v[from:to:by].
+func (r *run) slice(v, from, to, by any) any {
+	kind := typeName(v)
+	check(kind == "str" || kind == "list" || kind == "tuple", "TypeError: '%s' object cannot be sliced", kind)
+	items := r.iterate(v)
+	n, step := len(items), 1
+	if by != nil {
+		step = small(by)
+	}
+	check(step != 0, "ValueError: slice step cannot be zero")
+	low, high := 0, n // what bounds are cut to
+	if step < 0 {
+		low, high = -1, n-1
+		from, to = to, from
+	}
+	bound := func(v any, standard int) int {
+		if v == nil {
+			return standard
+		}
+		i := small(v)
+		if i < 0 {
+			i += n
+		}
+		return min(max(i, low), high)
+	}
+	first, last := bound(from, low), bound(to, high)
+	part := []any{}
+	for i := first; step > 0 && i < last; i += step {
+		part = append(part, items[i])
+	}
+	for i := last; step < 0 && i > first; i += step {
+		part = append(part, items[i])
+	}
+	r.made(perElement * len(part))
+	if kind == "str" {
+		return r.join(part, "")
+	}
+	return &seq{kind: kind, items: part}
+}
+
+// join writes items one behind the other.
+func (r *run) join(items []any, sep string) string {
+	t := &text{r: r}
+	for i, e := range items {
+		if i > 0 {
+			t.put(sep)
+		}
+		t.put(r.str(e))
+	}
+	return t.String()
+}
+
+var loopAttributes = map[string]func(*loop) any{
+	"index":     func(l *loop) any { return int64(l.i + 1) },
+	"index0":    func(l *loop) any { return int64(l.i) },
+	"revindex":  func(l *loop) any { return int64(len(l.items) - l.i) },
+	"revindex0": func(l *loop) any { return int64(len(l.items) - l.i - 1) },
+	"first":     func(l *loop) any { return l.i == 0 },
+	"last":      func(l *loop) any { return l.i == len(l.items)-1 },
+	"length":    func(l *loop) any { return int64(len(l.items)) },
+	"depth":     func(l *loop) any { return int64(l.depth) },
+	"depth0":    func(l *loop) any { return int64(l.depth - 1) },
+	"previtem":  func(l *loop) any { return at(l.items[:l.i], -1) },
+	"nextitem":  func(l *loop) any { return at(l.items[l.i+1:], 0) },
 }
 
 var globals = map[string]fn{
-	"range":     {"start stop? step?", rangeOf},
-	"dict":      {"*", func(c *call) any { return c.dict(newDict()) }},
-	"namespace": {"*", func(c *call) any { return &namespace{*c.dict(newDict())} }},
-	"joiner":    {"sep?", joiner},
-	"lipsum":    {"*", func(*call) any { fail("lipsum is not supported"); return nil }},
-	"cycler":    {"*", func(*call) any { fail("cycler is not supported"); return nil }},
-	"raise_exception": {"message", func(c *call) any {
-		fail("TemplateError: %s", c.r.str(c.args[0]))
-		return nil
-	}},
-	"strftime_now": {"format", func(c *call) any { return strftime(c.r.now(), c.text(0, "")) }},
+	"range":           {"start [stop step]", rangeOf},
+	"dict":            {"*", func(c *call) any { return c.dict() }},
+	"namespace":       {"*", func(c *call) any { return &namespace{*c.dict()} }},
+	"joiner":          {"[sep]", joiner},
+	"lipsum":          {"*", func(*call) any { return fail("lipsum is not supported") }},
+	"cycler":          {"*", func(*call) any { return fail("cycler is not supported") }},
+	"strftime_now":    {"format", func(c *call) any { return strftime(c.r.now(), c.text(0, "")) }},
+	"raise_exception": {"message", func(c *call) any { return fail("TemplateError: %s", c.r.str(c.args[0])) }},
 }
 
 func rangeOf(c *call) any {
 	start, stop, step := 0, c.int(0, 0), c.int(2, 1)
-	repr := fmt.Sprintf("range(%d, %d)", start, stop)
 	if c.or(1, nil) != nil {
 		start, stop = stop, c.int(1, 0)
-		repr = fmt.Sprintf("range(%d, %d)", start, stop)
 	}
-	if step == 0 {
-		fail("ValueError: range() arg 3 must not be zero")
-	} else if step != 1 {
-		repr = fmt.Sprintf("range(%d, %d, %d)", start, stop, step)
-	}
-	list := []any{}
+	check(step != 0, "ValueError: range() arg 3 must not be zero")
+	items := []any{}
 	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
-		if len(list) == 100000 {
-			fail("OverflowError: range too big; a template may make at most 100000 elements")
-		}
-		list = append(list, int64(i))
+		check(len(items) < 100000, "OverflowError: range too big; a template may make at most 100000 elements")
+		items = append(items, int64(i))
 	}
-	return &iterator{kind: "range", repr: repr, items: list}
+	repr := fmt.Sprintf("range(%d, %d, %d)", start, stop, step)
+	return &seq{kind: "range", repr: strings.Replace(repr, ", 1)", ")", 1), items: items}
 }
 
-// dict adds what Python's dict() takes: a mapping or pairs, and keywords.
-func (c *call) dict(d *dict) *dict {
-	if len(c.pos) > 1 {
-		fail("TypeError: dict expected at most 1 argument, got %d", len(c.pos))
-	}
-	for _, v := range c.pos {
-		if from, ok := v.(*dict); ok {
-			v = from.items()
-		}
-		for _, pair := range c.r.iterate(v) {
-			kv := c.r.iterate(pair)
-			if len(kv) != 2 {
-				fail("ValueError: dictionary update sequence element has length %d; 2 is required", len(kv))
-			}
-			d.put(c.r, kv[0], kv[1])
-		}
-	}
-	for k, v := range c.kw.all() {
-		d.put(c.r, k, v)
+// dict is what Python's dict() makes of a mapping or pairs, and keywords.
+func (c *call) dict() *dict {
+	check(len(c.pos) <= 1, "TypeError: dict expected at most 1 argument, got %d", len(c.pos))
+	d := &dict{}
+	for _, v := range append(c.pos, c.named) {
+		d.update(c.r, v)
 	}
 	return d
 }
 
 func joiner(c *call) any {
-	sep, used := c.or(0, ", "), false
-	return &bound{name: "joiner", fn: fn{"", func(*call) any {
-		if !used {
-			used = true
-			return ""
-		}
-		return sep
-	}}}
+	next, sep := "", c.text(0, ", ")
+	return c.r.bound("joiner", fn{"", func(*call) (v any) {
+		v, next = next, sep
+		return v
+	}}, nil)
 }
 
-var layouts = map[string]string{
-	"Y": "2006", "m": "01", "d": "02", "H": "15", "I": "03", "M": "04", "S": "05", "p": "PM", "b": "Jan", "h": "Jan", "B": "January",
-	"a": "Mon", "A": "Monday", "y": "06", "j": "002", "Z": "MST", "z": "-0700", "e": "_2", "F": "2006-01-02", "T": "15:04:05",
-	"D": "01/02/06", "R": "15:04", "-d": "2", "-m": "1", "-I": "3", "c": time.ANSIC, "x": "01/02/06", "X": "15:04:05",
-}
+var (
+	directive = regexp.MustCompile(`%-?.?`)
+	layouts   = map[string]string{
+		"Y": "2006", "m": "01", "d": "02", "H": "15", "I": "03", "M": "04", "S": "05", "p": "PM", "b": "Jan", "h": "Jan", "B": "January",
+		"a": "Mon", "A": "Monday", "y": "06", "j": "002", "Z": "MST", "z": "-0700", "e": "_2", "F": "2006-01-02", "T": "15:04:05",
+		"D": "01/02/06", "R": "15:04", "-d": "2", "-m": "1", "-I": "3", "c": time.ANSIC, "x": "01/02/06", "X": "15:04:05", "%": "%",
+	}
+)
 
 func strftime(t time.Time, format string) string {
-	var b strings.Builder
-	for {
-		before, rest, ok := strings.Cut(format, "%")
-		b.WriteString(before)
-		if !ok {
-			return b.String()
-		}
-		n := min(len(rest), 1)
-		if strings.HasPrefix(rest, "-") {
-			n = min(len(rest), 2)
-		}
-		directive := rest[:n]
-		format = rest[n:]
-		layout, known := layouts[directive]
-		switch {
-		case known:
-			b.WriteString(t.Format(layout))
-		case directive == "%":
-			b.WriteByte('%')
-		default:
-			fail("ValueError: strftime directive %%%s is not supported", directive)
-		}
-	}
+	return directive.ReplaceAllStringFunc(format, func(d string) string {
+		layout, ok := layouts[d[1:]]
+		check(ok, "ValueError: strftime directive %s is not supported", d)
+		return t.Format(layout)
+	})
 }

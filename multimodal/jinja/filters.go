@@ -7,319 +7,377 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
 var filters = map[string]fn{
-	"abs": {"", absolute},
-	"attr": {"name", func(c *call) any {
-		if v, ok := c.r.attribute(c.self, c.r.str(c.args[0])); ok {
-			return v
-		}
-		return undefined("UndefinedError: '" + describe(c.self) + "' has no attribute '" + c.r.str(c.args[0]) + "'")
-	}},
-	"batch":      {"linecount fill_with?", batch},
-	"capitalize": {"", filterText(capitalize)},
-	"center":     {"width?", func(c *call) any { return c.pad(func(n, width int) int { return n/2 + n&width&1 }) }},
+	"abs":        {"", absolute},
+	"attr":       {"name", func(c *call) any { return c.r.attribute(c.self, c.r.str(c.args[0])) }},
+	"batch":      {"linecount [fill_with]", batch},
+	"capitalize": strMethods["capitalize"],
+	"center":     strMethods["center"],
 	"count":      {"", length},
-	"d":          {"default_value? boolean?", standard},
-	"default":    {"default_value? boolean?", standard},
-	"dictsort":   {"case_sensitive? by? reverse?", dictSort},
-	"e":          {"", filterText(escape)},
-	"escape":     {"", filterText(escape)},
-	"first":      {"", func(c *call) any { return c.end(0) }},
-	"float":      {"default?", toFloat},
-	"format":     {"*", func(c *call) any { return c.format() }},
-	"indent":     {"width? first? blank?", indent},
-	"int":        {"default? base?", toInt},
-	"items": {"", func(c *call) any {
-		if d, ok := c.self.(*dict); ok {
-			return generator(d.items())
-		} else if _, ok := c.self.(undefined); !ok {
-			fail("TypeError: Can only get item pairs from a mapping.")
-		}
-		return generator(nil)
-	}},
-	"join": {"d? attribute?", func(c *call) any {
-		t, get, d := &text{r: c.r}, c.getter(c.or(1, nil)), c.r.str(c.or(0, ""))
-		for i, e := range c.r.iterate(c.self) {
-			if i > 0 {
-				t.put(d)
-			}
-			t.put(c.r.str(get(e)))
-		}
-		return t.String()
-	}},
-	"last":   {"", func(c *call) any { return c.end(-1) }},
-	"length": {"", length},
-	"list":   {"", func(c *call) any { return slices.Concat([]any{}, c.r.iterate(c.self)) }},
-	"lower":  {"", filterText(strings.ToLower)},
-	"map":    {"*", mapped},
-	"max":    {"case_sensitive? attribute?", func(c *call) any { return c.extreme(1) }},
-	"min":    {"case_sensitive? attribute?", func(c *call) any { return c.extreme(-1) }},
-	"pprint": {"", func(c *call) any {
-		s := c.r.repr(c.r.sorted(c.self))
-		if utf8.RuneCountInString(s) > 80 {
-			fail("pprint of more than one line is not supported")
-		}
-		return s
-	}},
-	"reject":     {"*", func(c *call) any { return c.choose(false, false) }},
-	"rejectattr": {"*", func(c *call) any { return c.choose(true, false) }},
-	"replace":    {"old new count?", func(c *call) any { return c.replace(c.r.str(c.self)) }},
-	"reverse": {"", func(c *call) any {
-		if s, ok := c.self.(string); ok {
-			return c.r.slice(s, nil, nil, int64(-1))
-		}
-		rest := slices.Clone(c.r.iterate(c.self))
-		slices.Reverse(rest)
-		return generator(rest)
-	}},
-	"round":      {"precision? method?", round},
-	"safe":       {"", filterText(func(s string) string { return s })},
-	"select":     {"*", func(c *call) any { return c.choose(false, true) }},
-	"selectattr": {"*", func(c *call) any { return c.choose(true, true) }},
-	"sort":       {"reverse? case_sensitive? attribute?", sortList},
-	"string":     {"", filterText(func(s string) string { return s })},
-	"sum": {"attribute? start?", func(c *call) any {
-		total, get := c.or(1, int64(0)), c.getter(c.or(0, nil))
-		for _, e := range c.r.iterate(c.self) {
-			total = c.r.arithmetic("+", total, get(e))
-		}
-		return total
-	}},
-	"title": {"", filterText(func(s string) string {
-		start := true
-		return strings.Map(func(c rune) rune {
-			was := start
-			if start = isSpace(c) || strings.ContainsRune("-({[<", c); was && !start {
-				return unicode.ToUpper(c)
-			}
-			return unicode.ToLower(c)
-		}, s)
-	})},
-	"tojson":   {"ensure_ascii? indent? separators? sort_keys?", func(c *call) any { return c.dumps() }},
-	"trim":     {"chars?", func(c *call) any { return c.trim(true, true) }},
-	"truncate": {"length? killwords? end? leeway?", truncate},
-	"unique":   {"case_sensitive? attribute?", unique},
-	"upper":    {"", filterText(strings.ToUpper)},
-	"wordcount": {"", func(c *call) any {
-		return int64(len(wordRuns.FindAllStringIndex(c.r.str(c.self), -1)))
-	}},
-	"xmlattr": {"autospace?", xmlAttributes},
+	"d":          {"[default_value boolean]", standard},
+	"default":    {"[default_value boolean]", standard},
+	"dictsort":   {"[case_sensitive by reverse]", dictSort},
+	"e":          onText(escapes.Replace),
+	"escape":     onText(escapes.Replace),
+	"first":      {"", func(c *call) any { return at(c.items(), 0) }},
+	"float":      {"[default]", toFloat},
+	"format":     {"*", format},
+	"indent":     {"[width first blank]", indent},
+	"int":        {"[default]", toInt},
+	"items":      {"", pairs},
+	"join":       {"[d attribute]", func(c *call) any { return c.r.join(c.attributes(1), c.r.str(c.or(0, ""))) }},
+	"last":       {"", func(c *call) any { return at(c.items(), -1) }},
+	"length":     {"", length},
+	"list":       {"", func(c *call) any { return list(slices.Clone(c.items())) }},
+	"lower":      strMethods["lower"],
+	"map":        {"*", mapped},
+	"max":        {"[case_sensitive attribute]", func(c *call) any { return c.extreme(-1) }},
+	"min":        {"[case_sensitive attribute]", func(c *call) any { return c.extreme(0) }},
+	"pprint":     {"", pprint},
+	"reject":     {"*", func(c *call) any { return c.choose(0, false) }},
+	"rejectattr": {"*", func(c *call) any { return c.choose(1, false) }},
+	"replace":    strMethods["replace"],
+	"reverse":    {"", reverse},
+	"round":      {"[precision method]", round},
+	"safe":       {"", func(c *call) any { return c.str() }},
+	"select":     {"*", func(c *call) any { return c.choose(0, true) }},
+	"selectattr": {"*", func(c *call) any { return c.choose(1, true) }},
+	"sort":       {"[reverse case_sensitive attribute]", func(c *call) any { return list(c.r.sorted(c.items(), c.key(2, 1), c.flag(0))) }},
+	"string":     {"", func(c *call) any { return c.str() }},
+	"sum":        {"[attribute start]", sum},
+	"title":      onText(title(func(before rune) bool { return before < 0 || isSpace(before) || strings.ContainsRune("-({[<", before) })),
+	"tojson":     {"[ensure_ascii indent separators sort_keys]", toJSON},
+	"trim":       strMethods["strip"],
+	"truncate":   {"[length killwords end leeway]", truncate},
+	"unique":     {"[case_sensitive attribute]", unique},
+	"upper":      strMethods["upper"],
+	"wordcount":  {"", func(c *call) any { return int64(len(words.FindAllStringIndex(c.str(), -1))) }},
+	"xmlattr":    {"", xmlAttributes},
 }
 
-var wordRuns = regexp.MustCompile(`[\pL\pN\pM_]+`)
-
-func generator(items []any) *iterator { return &iterator{kind: "generator", items: items} }
-
-func filterText(f func(string) string) func(*call) any {
-	return func(c *call) any { return f(c.r.str(c.self)) }
-}
+var (
+	words   = regexp.MustCompile(`[\pL\pN\pM_]+`)
+	escapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;")
+)
 
 // getter reads an attribute path such as "function.name"; nil is the element itself.
 func (c *call) getter(path any) func(any) any {
-	var keys []any
-	switch path := path.(type) {
-	case nil:
-		return func(v any) any { return v }
-	case string:
-		for _, part := range strings.Split(path, ".") {
-			if n, err := strconv.ParseInt(part, 10, 64); err == nil {
-				keys = append(keys, n)
-			} else {
-				keys = append(keys, part)
-			}
-		}
-	default:
-		keys = []any{path}
+	keys := []any{path}
+	if s, ok := path.(string); ok {
+		keys = texts(strings.Split(s, ".")).items
 	}
 	return func(v any) any {
-		for _, k := range keys {
-			v = c.r.index(v, k)
+		for i := 0; path != nil && i < len(keys); i++ {
+			v = c.r.index(v, keys[i])
 		}
 		return v
 	}
 }
 
-// folded is get, with text in lower case unless the comparison is to heed it.
-func (c *call) folded(get func(any) any, sensitive any) func(any) any {
+// attributes are the elements, or their attributes where argument i names one.
+func (c *call) attributes(i int) []any {
+	list, get := slices.Clone(c.items()), c.getter(c.or(i, nil))
+	for i, e := range list {
+		list[i] = get(e)
+	}
+	return list
+}
+
+// key is what elements are compared by: the attribute in one argument; text in lower case unless the other says no.
+func (c *call) key(attribute, sensitive int) func(any) any {
+	get, heed := c.getter(c.or(attribute, nil)), c.flag(sensitive)
 	return func(v any) any {
-		if v = get(v); !truth(sensitive) {
-			if s, ok := v.(string); ok {
-				return strings.ToLower(s)
-			}
+		v = get(v)
+		if s, ok := v.(string); ok && !heed {
+			return strings.ToLower(s)
 		}
 		return v
 	}
 }
 
-func (c *call) end(i int) any {
-	list := c.r.iterate(c.self)
-	if len(list) == 0 {
-		return undefined("UndefinedError: no first or last item, sequence was empty")
-	}
-	return list[(i+len(list))%len(list)]
-}
-
-// format is self % the arguments.
-func (c *call) format() string {
-	if c.kw != nil {
-		return c.r.percent(c.r.str(c.self), c.kw)
-	}
-	return c.r.percent(c.r.str(c.self), tuple(c.pos))
-}
-
-func absolute(c *call) any {
-	if i, ok := asInt(c.self); ok {
-		return simplest(new(big.Int).Abs(i))
-	}
-	f, ok := asFloat(c.self)
-	if !ok {
-		fail("TypeError: bad operand type for abs(): '%s'", typeName(c.self))
-	}
-	return math.Abs(f)
-}
-
-func batch(c *call) any {
-	n := c.int(0, 1)
-	if n < 1 {
-		fail("ValueError: batch of %d", n)
-	}
-	var batches []any
-	for part := range slices.Chunk(c.r.iterate(c.self), n) {
-		if fill := c.or(1, nil); fill != nil && len(part) < n {
-			c.r.made(perElement * n)
-			part = append(slices.Clone(part), slices.Repeat([]any{fill}, n-len(part))...)
+// sorted sorts a copy.
+func (r *run) sorted(items []any, key func(any) any, reverse bool) []any {
+	items = slices.Clone(items)
+	slices.SortStableFunc(items, func(a, b any) int {
+		if reverse {
+			a, b = b, a
 		}
-		batches = append(batches, part)
-	}
-	return generator(batches)
-}
-
-func length(c *call) any {
-	n, ok := c.r.length(c.self)
-	if !ok {
-		fail("TypeError: object of type '%s' has no len()", typeName(c.self))
-	}
-	return int64(n)
-}
-
-func standard(c *call) any {
-	_, missing := c.self.(undefined)
-	if missing || truth(c.or(1, false)) && !truth(c.self) {
-		return c.or(0, "")
-	}
-	return c.self
+		return r.compare("<", key(a), key(b))
+	})
+	return items
 }
 
 func dictSort(c *call) any {
 	d, ok := c.self.(*dict)
-	by := map[any]int{"key": 0, "value": 1}
-	at, known := by[c.or(1, "key")]
-	if !ok || !known {
-		fail("TypeError: dictsort sorts a mapping by 'key' or 'value'")
-	}
-	key := c.folded(func(v any) any { return v.(tuple)[at] }, c.or(0, false))
-	return c.order(d.items(), key, truth(c.or(2, false)))
+	column := slices.Index([]string{"key", "value"}, c.text(1, "key"))
+	check(ok && column >= 0, "TypeError: dictsort sorts a mapping by 'key' or 'value'")
+	c.args = append(c.args, int64(column))
+	return list(c.r.sorted(d.items(), c.key(3, 0), c.flag(2)))
 }
 
-func sortList(c *call) any {
-	list, key := slices.Clone(c.r.iterate(c.self)), c.folded(c.getter(c.or(2, nil)), c.or(1, false))
-	return c.order(list, key, truth(c.or(0, false)))
-}
-
-func (c *call) order(list []any, key func(any) any, reverse bool) []any {
-	slices.SortStableFunc(list, func(a, b any) int {
-		if reverse {
-			a, b = b, a
-		}
-		return c.r.compare("<", key(a), key(b))
-	})
-	return list
-}
-
-func (c *call) extreme(sign int) any {
-	list, key := c.r.iterate(c.self), c.folded(c.getter(c.or(1, nil)), c.or(0, false))
-	if len(list) == 0 {
-		return undefined("UndefinedError: no aggregated item, sequence was empty")
-	}
-	best := list[0]
-	for _, e := range list[1:] {
-		if c.r.compare("<", key(e), key(best))*sign > 0 {
-			best = e
-		}
-	}
-	return best
-}
+func (c *call) extreme(i int64) any { return at(c.r.sorted(c.items(), c.key(1, 0), false), i) }
 
 func unique(c *call) any {
-	key := c.folded(c.getter(c.or(1, nil)), c.or(0, false))
-	first := newDict()
-	for _, e := range c.r.iterate(c.self) {
-		if k := key(e); !first.has(c.r, k) {
+	key, first := c.key(1, 0), &dict{}
+	for _, e := range c.items() {
+		if k := key(e); !c.r.contains(first, k) {
 			first.put(c.r, k, e)
 		}
 	}
 	return generator(first.values)
 }
 
-func mapped(c *call) any {
-	list := slices.Clone(c.r.iterate(c.self))
-	var apply func(any) any
-	if len(c.pos) == 0 && c.kw != nil {
-		path, _ := c.kw.get(c.r, "attribute")
-		other, ok := c.kw.get(c.r, "default")
-		get := c.getter(path)
-		apply = func(v any) any {
-			v = get(v)
-			if _, missing := v.(undefined); missing && ok {
-				return other
-			}
-			return v
-		}
-	} else {
-		name, f := c.lookup("filter", c.r.filters, 0)
-		apply = func(v any) any { return c.r.native(name, f, v, c.pos[1:], c.kw) }
+func pairs(c *call) any {
+	d, ok := c.self.(*dict)
+	if check(ok || missing(c.self), "TypeError: can only get item pairs from a mapping"); !ok {
+		d = &dict{}
 	}
-	for i, v := range list {
-		list[i] = apply(v)
-	}
-	return generator(list)
+	return generator(d.items())
 }
 
-func (c *call) lookup(what string, table map[string]fn, at int) (string, fn) {
-	if at >= len(c.pos) {
-		fail("FilterArgumentError: missing name of a %s", what)
+func reverse(c *call) any {
+	items := slices.Clone(c.items())
+	slices.Reverse(items)
+	if typeName(c.self) == "str" {
+		return c.r.join(items, "")
 	}
-	name, _ := c.pos[at].(string)
+	return generator(items)
+}
+
+func sum(c *call) any {
+	total := c.or(1, int64(0))
+	for _, e := range c.attributes(0) {
+		check(typeName(total) != "str", "TypeError: sum can't sum strings")
+		total = c.r.operate("+", total, e)
+	}
+	return total
+}
+
+// format is self % the arguments.
+func format(c *call) any {
+	if len(c.named.keys) > 0 {
+		return c.r.percent(c.str(), c.named)
+	}
+	return c.r.percent(c.str(), tuple(c.pos...))
+}
+
+func batch(c *call) any {
+	n, batches := c.int(0, 1), []any(nil)
+	check(n > 0, "ValueError: batch of %d", n)
+	for part := range slices.Chunk(c.items(), n) {
+		if fill := c.or(1, nil); fill != nil && len(part) < n {
+			c.r.made(perElement * n)
+			part = slices.Concat(part, slices.Repeat([]any{fill}, n-len(part)))
+		}
+		batches = append(batches, list(part))
+	}
+	return generator(batches)
+}
+
+func length(c *call) any {
+	if s, ok := c.self.(string); ok {
+		return int64(utf8.RuneCountInString(s))
+	}
+	check(typeName(c.self) != "generator", "TypeError: object of type 'generator' has no len()")
+	return int64(len(c.items()))
+}
+
+func standard(c *call) any {
+	if missing(c.self) || c.flag(1) && !truth(c.self) {
+		return c.or(0, "")
+	}
+	return c.self
+}
+
+// applied is the filter or test that argument i names, with the arguments behind it.
+func (c *call) applied(what string, table map[string]fn, i int) func(any) any {
+	name, _ := at(c.pos, int64(i)).(string)
 	f, ok := table[name]
-	if !ok {
-		fail("TemplateRuntimeError: no %s named %s", what, c.r.repr(c.pos[at]))
-	}
-	return name, f
+	check(ok, "TemplateRuntimeError: no %s named '%s'", what, name)
+	return func(v any) any { return c.r.native(name, f, v, c.pos[i+1:], c.named) }
 }
 
-// choose keeps the elements that pass, or fail, a test; without a test, their truth counts.
-func (c *call) choose(byAttribute, want bool) any {
-	get, at := c.getter(nil), 0
-	if byAttribute {
-		if len(c.pos) == 0 {
-			fail("FilterArgumentError: missing parameter for attribute name")
-		}
-		get, at = c.getter(c.pos[0]), 1
+func mapped(c *call) any {
+	path, _ := c.named.get(c.r, "attribute")
+	other, replaces := c.named.get(c.r, "default")
+	apply, items := c.getter(path), slices.Clone(c.items())
+	if len(c.pos) > 0 {
+		apply = c.applied("filter", c.r.filters, 0)
 	}
-	is := truth
-	if at < len(c.pos) {
-		name, f := c.lookup("test", c.r.tests, at)
-		is = func(v any) bool { return truth(c.r.native(name, f, v, c.pos[at+1:], c.kw)) }
-	}
-	var list []any
-	for _, e := range c.r.iterate(c.self) {
-		if c.r.step(1); is(get(e)) == want {
-			list = append(list, e)
+	for i, v := range items {
+		if items[i] = apply(v); missing(items[i]) && replaces {
+			items[i] = other
 		}
 	}
-	return generator(list)
+	return generator(items)
+}
+
+// choose keeps the elements that pass, or fail, a test; without a test, their truth counts. The test is argument i, behind
+// the attribute that it looks at.
+func (c *call) choose(i int, want bool) any {
+	get, test := c.getter(nil), c.getter(nil)
+	if i > 0 {
+		path := at(c.pos, 0)
+		mustExist(path)
+		get = c.getter(path)
+	}
+	if i < len(c.pos) {
+		test = c.applied("test", c.r.tests, i)
+	}
+	return generator(c.r.keep(c.items(), func(e any) bool { return truth(test(get(e))) == want }))
+}
+
+func absolute(c *call) any {
+	if truth(c.r.operate("<", c.self, int64(0))) {
+		return c.r.operate("-", int64(0), c.self)
+	}
+	return c.self
+}
+
+// readFloat is what Python's float() makes of a value.
+func readFloat(v any) (f float64, ok bool) {
+	s, ok := v.(string)
+	if !ok {
+		mustExist(v)
+		return asFloat(v)
+	}
+	f, err := strconv.ParseFloat(strings.TrimFunc(s, isSpace), 64)
+	return f, (err == nil || math.IsInf(f, 0)) && !strings.ContainsAny(s, "xXpP_") // Go's own notations
+}
+
+func toFloat(c *call) any {
+	if f, ok := readFloat(c.self); ok {
+		return f
+	}
+	return c.or(0, 0.0)
+}
+
+func toInt(c *call) any {
+	i := asInt(c.self)
+	if s, ok := c.self.(string); ok && len(s) < maxBits/3 {
+		i, _ = new(big.Int).SetString(strings.TrimFunc(s, isSpace), 10)
+	}
+	if f, ok := readFloat(c.self); ok && i == nil {
+		i = whole(f)
+	}
+	if i == nil {
+		return c.or(0, int64(0))
+	}
+	return simplest(i)
+}
+
+var rounders = map[string]func(float64) float64{"ceil": math.Ceil, "floor": math.Floor, "common": math.RoundToEven}
+
+// round follows Python: halves go to the even digit, and a whole number stays one.
+func round(c *call) any {
+	method, precision := c.text(1, "common"), c.int(0, 0)
+	f, isNumber := asFloat(c.self)
+	check(isNumber && rounders[method] != nil && max(precision, -precision) <= 300, "TypeError: cannot round in this way")
+	if method == "common" && precision > 0 {
+		f, _ = strconv.ParseFloat(strconv.FormatFloat(f, 'f', precision, 64), 64)
+	} else {
+		scale := math.Pow(10, float64(precision))
+		f = rounders[method](f*scale) / scale
+	}
+	if method == "common" && asInt(c.self) != nil {
+		return simplest(whole(f))
+	}
+	return f
+}
+
+// spaces is a text as it is or so many spaces.
+func (c *call) spaces(width any) string {
+	if s, ok := width.(string); ok {
+		return s
+	}
+	n := max(small(width), 0)
+	c.r.made(n)
+	return strings.Repeat(" ", n)
+}
+
+func indent(c *call) any {
+	width, t := c.spaces(c.or(0, int64(4))), &text{r: c.r}
+	for i, line := range splitLines(c.str()+"\n", false) {
+		if i > 0 {
+			t.put("\n")
+		}
+		if i == 0 && c.flag(1) || i > 0 && (line != "" || c.flag(2)) {
+			t.put(width)
+		}
+		t.put(line)
+	}
+	return t.String()
+}
+
+func truncate(c *call) any {
+	s, n, end := c.str(), c.int(0, 255), c.r.str(c.or(2, "..."))
+	keep := n - utf8.RuneCountInString(end)
+	check(keep >= 0, "AssertionError: expected length >= %d, got %d", n-keep, n)
+	if utf8.RuneCountInString(s) <= n+c.int(3, 5) {
+		return s
+	}
+	head := c.r.slice(s, nil, int64(keep), nil).(string)
+	if i := strings.LastIndexByte(head, ' '); i >= 0 && !c.flag(1) {
+		head = head[:i]
+	}
+	return head + end
+}
+
+func xmlAttributes(c *call) any {
+	d, ok := c.self.(*dict)
+	check(ok, "TypeError: xmlattr needs a mapping, not %s", typeName(c.self))
+	t := &text{r: c.r}
+	for i, v := range d.values {
+		if missing(v) || v == nil {
+			continue
+		}
+		key := c.r.str(d.keys[i])
+		check(!strings.ContainsAny(key, " \t\n\f\r/>="), "ValueError: invalid character in attribute name: %s", key)
+		t.put(" ", escapes.Replace(key), `="`, escapes.Replace(c.r.str(v)), `"`)
+	}
+	return t.String()
+}
+
+var tests = map[string]fn{
+	"boolean":   ofType("bool"),
+	"callable":  ofType("function"),
+	"defined":   {"", func(c *call) any { return !missing(c.self) }},
+	"undefined": ofType("Undefined"),
+	"none":      ofType("NoneType"),
+	"true":      {"", func(c *call) any { return c.self == true }},
+	"false":     {"", func(c *call) any { return c.self == false }},
+	"integer":   ofType("int"),
+	"float":     ofType("float"),
+	"number":    ofType("int", "float", "bool"),
+	"string":    ofType("str"),
+	"mapping":   ofType("dict"),
+	"sequence":  ofType("str", "list", "tuple", "dict", "range", "Undefined"),
+	"iterable": ofType("str", "list", "tuple", "dict", "range", "Undefined", "generator", "dict_keys", "dict_values", "dict_items",
+		"LoopContext"),
+	"divisibleby": {"num", func(c *call) any { return !truth(c.r.operate("%", c.self, c.args[0])) }},
+	"even":        {"", func(c *call) any { return !truth(c.r.operate("%", c.self, int64(2))) }},
+	"odd":         {"", func(c *call) any { return truth(c.r.operate("%", c.self, int64(2))) }},
+	"lower":       strMethods["islower"],
+	"upper":       strMethods["isupper"],
+	"filter":      {"", func(c *call) any { return c.r.filters[c.str()].do != nil }},
+	"test":        {"", func(c *call) any { return c.r.tests[c.str()].do != nil }},
+	"sameas":      {"other", func(c *call) any { return typeName(c.self) == typeName(c.args[0]) && c.r.equal(c.self, c.args[0]) }},
+	"in":          relation("in"),
+	"==":          relation("=="), "eq": relation("=="), "equalto": relation("=="),
+	"!=": relation("!="), "ne": relation("!="),
+	"<": relation("<"), "lt": relation("<"), "lessthan": relation("<"),
+	">": relation(">"), "gt": relation(">"), "greaterthan": relation(">"),
+	"<=": relation("<="), "le": relation("<="),
+	">=": relation(">="), "ge": relation(">="),
+}
+
+func ofType(names ...string) fn {
+	return fn{"", func(c *call) any { return slices.Contains(names, typeName(c.self)) }}
+}
+
+func relation(op string) fn {
+	return fn{"other", func(c *call) any { return c.r.operate(op, c.self, c.args[0]) }}
 }

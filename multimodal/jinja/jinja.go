@@ -4,11 +4,11 @@
 // # Language
 //
 // Statements: if, for (filter, else, recursive, loop), break, continue, set (also block and namespace form), macro, call,
-// with, raw, generation (renders its body). Expressions: all of Jinja's, with Python's arithmetic, slices, "%", str.format and
+// raw, generation (renders its body). Expressions: all of Jinja's, with Python's arithmetic, slices, "%", str.format and
 // the methods of str, dict, list and tuple. The tables filters, tests, globals and methods list what can be called.
 // trim_blocks and lstrip_blocks are on; nothing is HTML-escaped; tojson keeps key order, writes non-ASCII text as it is and
 // takes ensure_ascii, indent, separators and sort_keys; raise_exception and strftime_now are there; values are immutable and
-// names with double underscores are out of reach. Parts of other files (include, import, extends, block) do not exist.
+// Python's internals are out of reach. Parts of other files (include, import, extends, block) do not exist.
 // What Parse does not know, an unknown filter or test included, is its error.
 //
 // Different from Jinja: there is no Markup (safe returns plain text, escape escapes twice); filters that return a generator
@@ -16,7 +16,7 @@
 //
 // # Values
 //
-// Variables are nil, bool, integers, floats, string, []any, []string, map[string]any (keys in sorted order) or json.RawMessage.
+// Variables are nil, bool, int, int64, float64, string, []any, map[string]any (keys in sorted order) or json.RawMessage.
 // JSON objects keep the order in which their keys were written, which templates show: pass messages and tools as json.RawMessage.
 //
 // # Limits
@@ -27,7 +27,6 @@ package jinja
 
 import (
 	"fmt"
-	"math/big"
 	"slices"
 	"strings"
 	"time"
@@ -54,7 +53,14 @@ func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Msg
 // failure is what fail panics with; Parse and Render turn it into an *Error.
 type failure string
 
-func fail(format string, args ...any) { panic(failure(fmt.Sprintf(format, args...))) }
+// fail returns nothing, but lets a function return it.
+func fail(format string, args ...any) any { panic(failure(fmt.Sprintf(format, args...))) }
+
+func check(ok bool, format string, args ...any) {
+	if !ok {
+		fail(format, args...)
+	}
+}
 
 func recoverError(err *error, line *int) {
 	switch v := recover().(type) {
@@ -74,11 +80,9 @@ type Template struct {
 
 // Parse compiles a template. The error is an *Error.
 func Parse(src string) (t *Template, err error) {
-	p := &parser{line: 1, used: map[string]int{}}
+	p := &parser{line: 1}
 	defer recoverError(&err, &p.line)
-	if len(src) > maxSource {
-		fail("template of %d bytes; at most %d are read", len(src), maxSource)
-	}
+	check(len(src) <= maxSource, "template of %d bytes; at most %d are read", len(src), maxSource)
 	p.tokens = lex(src, &p.line)
 	body, _ := p.body()
 	return &Template{Now: time.Now, body: body}, nil
@@ -86,39 +90,31 @@ func Parse(src string) (t *Template, err error) {
 
 // Render fills in the template. The error is an *Error: what the template raised, a wrong type, or an exceeded budget.
 func (t *Template) Render(vars map[string]any) (out string, err error) {
-	r := &run{now: t.Now, filters: filters, tests: tests, line: 1}
+	r := &run{now: t.Now, filters: filters, tests: tests, line: 1, scope: &scope{}}
 	defer recoverError(&err, &r.line)
-	r.scope = &scope{}
-	for name, v := range vars {
-		r.scope.set(name, convert(v, 0))
-	}
-	r.out = &text{r: r}
-	t.body(r)
-	return r.out.String(), nil
+	return r.capture(nil, func() {
+		for name, v := range vars {
+			r.scope.set(name, r.convert(v))
+		}
+		t.body(r)
+	}), nil
 }
 
-type flow uint8 // how a statement ended
-
-const (
-	next flow = iota
-	breaks
-	continues
-)
-
 type (
-	expr  func(*run) any
-	stmt  func(*run) flow
+	expr func(*run) any
+	stmt func(*run)
+	run  struct { // one rendering
+		out                       *text
+		scope                     *scope
+		jump                      string // the break or continue on its way to the loop
+		now                       func() time.Time
+		filters, tests            map[string]fn
+		line, steps, bytes, depth int
+	}
 	scope struct { // few variables each: a search beats a map
 		names  []string
 		values []any
 		up     *scope
-	}
-	run struct { // one rendering
-		out                       *text
-		scope                     *scope
-		now                       func() time.Time
-		filters, tests            map[string]fn
-		line, steps, bytes, depth int
 	}
 	text struct { // a string under construction that is charged to the run
 		strings.Builder
@@ -146,32 +142,42 @@ func (r *run) made(n int) {
 	r.step(n / 256)
 }
 
-func (r *run) enter() {
+// perElement is a list element's share of bytes made: the interface, a boxed value, room for growth.
+const perElement = 48
+
+// size is what a new value is charged for.
+func size(v any) int {
+	if s, ok := v.(*seq); ok {
+		return perElement * len(s.items)
+	}
+	s, _ := v.(string)
+	return len(s)
+}
+
+// deeper is called on the way into a nested value or call; it returns what to call on the way out.
+func (r *run) deeper() func() {
 	if r.depth++; r.depth > maxDepth {
 		fail("RecursionError: more than %d levels of calls or nested values", maxDepth)
 	}
+	return func() { r.depth-- }
 }
 
-func (r *run) leave() { r.depth-- }
-
 // within runs f in a new scope above up and goes back.
-func (r *run) within(up *scope, f func(*scope) flow) flow {
+func (r *run) within(up *scope, f func()) {
 	old := r.scope
 	r.step(2)
 	r.scope = &scope{up: up}
-	end := f(r.scope)
+	f()
 	r.scope = old
-	return end
 }
 
-// capture returns what f writes.
-func (r *run) capture(f func()) string {
-	old := r.out
-	r.out = &text{r: r}
-	f()
-	s := r.out.String()
+// capture returns what f, in a new scope above up, writes.
+func (r *run) capture(up *scope, f func()) string {
+	old, t := r.out, &text{r: r}
+	r.out = t
+	r.within(up, f)
 	r.out = old
-	return s
+	return t.String()
 }
 
 func (s *scope) set(name string, v any) {
@@ -190,25 +196,7 @@ func (r *run) name(name string) any {
 		}
 	}
 	if f, ok := globals[name]; ok {
-		return &bound{name: name, fn: f}
+		return r.bound(name, f, nil)
 	}
 	return undefined("UndefinedError: '" + name + "' is undefined")
-}
-
-// perElement is a list element's share of bytes made: the interface, a boxed value, room for growth.
-const perElement = 48
-
-// size is what a new value is charged for.
-func size(v any) int {
-	switch v := v.(type) {
-	case string:
-		return len(v)
-	case []any:
-		return perElement * len(v)
-	case *iterator:
-		return perElement * len(v.items)
-	case *big.Int:
-		return v.BitLen() / 8
-	}
-	return 0
 }

@@ -2,10 +2,10 @@ package jinja
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 )
 
 type kind uint8
@@ -13,13 +13,10 @@ type kind uint8
 const (
 	endOfFile kind = iota
 	data           // text between tags
+	number
+	sign // an operator, also "is not" and "not in"; or a tag's "{{", "}}", "{%" or "%}"
 	name
-	integer
-	float
 	str
-	operator
-	begin // "{{" or "{%"
-	end   // "}}" or "%}"
 )
 
 type token struct {
@@ -28,19 +25,29 @@ type token struct {
 	line int
 }
 
+const space = `[\s\v\x1c-\x1f\x{85}\pZ]*` // Python's
+
 var (
-	rawBegin = regexp.MustCompile(`^\{%[-+]?\s*raw\s*(-%\}\s*|%\})`)
-	rawEnd   = regexp.MustCompile(`\{%([-+]?)\s*endraw\s*(\+%\}|-%\}\s*|%\}\n?)`)
-	floats   = regexp.MustCompile(`^(\d+_)*\d+((\.(\d+_)*\d+)?[eE][-+]?(\d+_)*\d+|\.(\d+_)*\d+)`)
-	integers = regexp.MustCompile(`^(0[bB](_?[01])+|0[oO](_?[0-7])+|0[xX](_?[0-9a-fA-F])+|[1-9](_?\d)*|0(_?0)*)`)
-	words    = regexp.MustCompile(`^[\pL_][\pL\pM\pN_]*`)
-	symbols  = regexp.MustCompile(`^(==|!=|<=|>=|\*\*|//|[-+*/%~\[\](){}<>=.:|,])`)
+	opening = regexp.MustCompile(`\{[{%#]([-+]?)`)
+	rawTag  = regexp.MustCompile(`^\{%[-+]?` + space + `raw` + space + `(?:-%\}` + space + `|%\})`)
+	rawEnd  = regexp.MustCompile(`\{%([-+]?)` + space + `endraw` + space + `(?:\+%\}|-%\}` + space + `|%\}\n?)`)
+	note    = regexp.MustCompile(`\+#\}|-#\}` + space + `|#\}\n?`)
+	closing = map[string]*regexp.Regexp{
+		"{{": regexp.MustCompile(`^(?:-\}\}` + space + `|\}\})`),
+		"{%": regexp.MustCompile(`^(?:\+%\}|-%\}` + space + `|%\}\n?)`),
+	}
+	// The groups are the kinds number, sign, name and str.
+	tokens = regexp.MustCompile(`(?s)^(?:` +
+		`((?:\d+_)*\d+(?:\.(?:\d+_)*\d+)?[eE][-+]?(?:\d+_)*\d+|(?:\d+_)*\d+\.(?:\d+_)*\d+|` +
+		`0[bB](?:_?[01])+|0[oO](?:_?[0-7])+|0[xX](?:_?[0-9a-fA-F])+|[1-9](?:_?\d)*|0(?:_?0)*)|` +
+		`(is\s+not\b|not\s+in\b|==|!=|<=|>=|\*\*|//|[-+*/%~\[\](){}<>=.:|,])|` +
+		`([\pL_][\pL\pM\pN_]*)|('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))`)
+	escape   = regexp.MustCompile(`(?s)\\(?:x..|u.{4}|U.{8}|[0-7]{1,3}|.)`)
 	newlines = strings.NewReplacer("\r\n", "\n", "\r", "\n")
 )
 
 type lexer struct {
-	src       string
-	pos       int
+	rest      string
 	line      *int
 	tokens    []token
 	lineStart bool // the last tag took its newline with it
@@ -48,9 +55,9 @@ type lexer struct {
 
 // lex cuts a template into tokens and removes the white space that signs, trim_blocks and lstrip_blocks remove.
 func lex(src string, line *int) []token {
-	l := &lexer{src: strings.TrimSuffix(newlines.Replace(src), "\n"), line: line, lineStart: true}
-	for l.pos < len(l.src) {
-		l.data()
+	l := &lexer{rest: strings.TrimSuffix(newlines.Replace(src), "\n"), line: line, lineStart: true}
+	for l.rest != "" {
+		l.next()
 	}
 	return append(l.tokens, token{kind: endOfFile, line: *line})
 }
@@ -59,212 +66,97 @@ func (l *lexer) emit(k kind, text string) { l.tokens = append(l.tokens, token{k,
 
 // skip moves on by n bytes.
 func (l *lexer) skip(n int) {
-	part := l.src[l.pos : l.pos+n]
+	part := l.rest[:n]
 	*l.line += strings.Count(part, "\n")
-	l.pos += n
 	l.lineStart = strings.HasSuffix(part, "\n")
+	l.rest = l.rest[n:]
 }
 
-// strip is the text before a tag with the given sign, less what the tag takes away.
-func (l *lexer) strip(text string, sign string, isTag bool) string {
-	if sign == "-" {
-		return strings.TrimRightFunc(text, isSpace)
-	}
+// data emits the next n bytes, less the white space that a tag with the given sign takes away before it.
+func (l *lexer) data(n int, sign string, isBlock bool) {
+	text := l.rest[:n]
 	at := strings.LastIndexByte(text, '\n') + 1
-	if isTag && sign != "+" && (at > 0 || l.lineStart) && strings.TrimFunc(text[at:], isSpace) == "" {
-		return text[:at]
+	if sign == "-" {
+		text = strings.TrimRightFunc(text, isSpace)
+	} else if isBlock && sign == "" && (at > 0 || l.lineStart) && strings.TrimFunc(text[at:], isSpace) == "" {
+		text = text[:at]
 	}
-	return text
+	if text != "" {
+		l.emit(data, text)
+	}
+	l.skip(n)
 }
 
-// data reads the text up to the next tag, and the tag.
-func (l *lexer) data() {
-	rest := l.src[l.pos:]
-	at := strings.IndexByte(rest, '{')
-	for at >= 0 && (at+1 == len(rest) || !strings.ContainsRune("{%#", rune(rest[at+1]))) {
-		if n := strings.IndexByte(rest[at+1:], '{'); n < 0 {
-			at = -1
-		} else {
-			at += 1 + n
-		}
-	}
-	if at < 0 {
-		l.emit(data, rest)
-		l.skip(len(rest))
+// next reads the text up to the next tag, and the tag.
+func (l *lexer) next() {
+	m := opening.FindStringSubmatchIndex(l.rest)
+	if m == nil {
+		l.data(len(l.rest), "", false)
 		return
 	}
-	open, sign := rest[at:at+2], ""
-	if at+2 < len(rest) && (rest[at+2] == '-' || rest[at+2] == '+') {
-		sign = rest[at+2 : at+3]
-	}
-	if kept := l.strip(rest[:at], sign, open != "{{"); kept != "" {
-		l.emit(data, kept)
-	}
-	l.skip(at)
-	if open == "{%" {
-		if m := rawBegin.FindString(l.src[l.pos:]); m != "" {
-			l.skip(len(m))
-			l.raw()
-			return
-		}
-	}
-	l.skip(2 + len(sign))
-	switch open {
-	case "{#":
-		l.comment()
-	case "{{":
-		l.tag(open, "}}", "")
+	open := l.rest[m[0] : m[0]+2]
+	l.data(m[0], l.rest[m[2]:m[3]], open != "{{")
+	switch raw := rawTag.FindString(l.rest); {
+	case raw != "":
+		l.skip(len(raw))
+		end := rawEnd.FindStringSubmatchIndex(l.rest)
+		check(end != nil, "TemplateSyntaxError: missing end of raw directive")
+		l.data(end[0], l.rest[end[2]:end[3]], true)
+		l.skip(end[1] - end[0])
+	case open == "{#":
+		end := note.FindStringIndex(l.rest[2:])
+		check(end != nil, "TemplateSyntaxError: missing end of comment tag")
+		l.skip(2 + end[1])
 	default:
-		l.tag(open, "%}", "\n")
+		l.emit(sign, open)
+		l.skip(m[1] - m[0])
+		l.tag(open)
 	}
-}
-
-func (l *lexer) raw() {
-	m := rawEnd.FindStringSubmatchIndex(l.src[l.pos:])
-	if m == nil {
-		fail("TemplateSyntaxError: missing end of raw directive")
-	}
-	rest := l.src[l.pos:]
-	l.emit(data, l.strip(rest[:m[0]], rest[m[2]:m[3]], true))
-	l.skip(m[1])
-}
-
-func (l *lexer) comment() {
-	n := strings.Index(l.src[l.pos:], "#}")
-	if n < 0 {
-		fail("TemplateSyntaxError: missing end of comment tag")
-	}
-	sign := ""
-	if n > 0 {
-		sign = l.src[l.pos+n-1 : l.pos+n]
-	}
-	l.skip(n)
-	l.close(2, sign, "\n")
-}
-
-// close moves behind the n bytes that end a tag and the white space that goes with them.
-func (l *lexer) close(n int, sign, trim string) {
-	rest := l.src[l.pos+n:]
-	switch {
-	case sign == "-":
-		n += len(rest) - len(strings.TrimLeftFunc(rest, isSpace))
-	case sign != "+" && trim != "" && strings.HasPrefix(rest, trim):
-		n += len(trim)
-	}
-	l.skip(n)
 }
 
 // tag reads the tokens of a tag up to its end.
-func (l *lexer) tag(open, closing, trim string) {
-	l.emit(begin, open)
-	var brackets []byte
-	for l.pos < len(l.src) {
-		rest := l.src[l.pos:]
-		if c, n := utf8.DecodeRuneInString(rest); isSpace(c) {
-			l.skip(n)
-			continue
+func (l *lexer) tag(open string) {
+	for depth := 0; ; {
+		l.skip(len(l.rest) - len(strings.TrimLeftFunc(l.rest, isSpace)))
+		if end := closing[open].FindString(l.rest); end != "" && depth == 0 {
+			l.emit(sign, map[string]string{"{{": "}}", "{%": "%}"}[open])
+			l.skip(len(end))
+			return
 		}
-		if len(brackets) == 0 {
-			sign := ""
-			if rest[0] == '-' || rest[0] == '+' && closing == "%}" {
-				sign = rest[:1]
-			}
-			if strings.HasPrefix(rest[len(sign):], closing) {
-				l.emit(end, closing)
-				l.close(len(sign)+2, sign, trim)
-				return
-			}
+		m := tokens.FindStringSubmatchIndex(l.rest)
+		check(m != nil, "TemplateSyntaxError: unexpected char or end of the template in a tag: %.10q", l.rest)
+		group := slices.IndexFunc([]int{2, 4, 6, 8}, func(at int) bool { return m[at] >= 0 })
+		k, text := number+kind(group), l.rest[m[2+2*group]:m[1]]
+		switch {
+		case k == str:
+			text = unescape(text[1 : len(text)-1])
+		case strings.Contains("([{", text):
+			depth++
+		case strings.Contains(")]}", text):
+			depth--
+			check(depth >= 0, "TemplateSyntaxError: unexpected '%s'", text)
+		case k == sign:
+			text = strings.Join(strings.Fields(text), " ")
 		}
-		brackets = l.token(rest, brackets)
+		l.emit(k, text)
+		l.skip(m[1])
 	}
-	fail("TemplateSyntaxError: unexpected end of template, expected %q", closing)
-}
-
-func (l *lexer) token(rest string, brackets []byte) []byte {
-	afterDot := l.src[l.pos-1] == '.'
-	match := func(k kind, re *regexp.Regexp) bool {
-		m := re.FindString(rest)
-		if m != "" {
-			l.emit(k, m)
-			l.skip(len(m))
-		}
-		return m != ""
-	}
-	switch {
-	case !afterDot && match(float, floats), match(integer, integers), match(name, words):
-	case rest[0] == '\'' || rest[0] == '"':
-		n := 1
-		for n < len(rest) && rest[n] != rest[0] {
-			if rest[n] == '\\' {
-				n++
-			}
-			n++
-		}
-		if n >= len(rest) {
-			fail("TemplateSyntaxError: string without end")
-		}
-		l.emit(str, unescape(rest[1:n]))
-		l.skip(n + 1)
-	case match(operator, symbols):
-		switch c := rest[0]; c {
-		case '(', '[', '{':
-			brackets = append(brackets, closers[c])
-		case ')', ']', '}':
-			if len(brackets) == 0 || brackets[len(brackets)-1] != c {
-				fail("TemplateSyntaxError: unexpected '%c'", c)
-			}
-			brackets = brackets[:len(brackets)-1]
-		}
-	default:
-		c, _ := utf8.DecodeRuneInString(rest)
-		fail("TemplateSyntaxError: unexpected char %q", c)
-	}
-	return brackets
-}
-
-var closers = map[byte]byte{'(': ')', '[': ']', '{': '}'}
-
-var escapes = map[byte]string{
-	'\n': "", '\\': "\\", '\'': "'", '"': "\"", 'a': "\a", 'b': "\b", 'f': "\f", 'n': "\n", 'r': "\r", 't': "\t", 'v': "\v",
 }
 
 // unescape resolves a Python string literal's escapes; unknown ones stay as they are.
 func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] != '\\' {
-			b.WriteByte(s[i])
-			continue
+	return escape.ReplaceAllStringFunc(s, func(e string) string {
+		switch c, _, rest, err := strconv.UnquoteChar(e, 0); {
+		case e == "\\\n":
+			return ""
+		case e == `\'` || e == `\"`:
+			return e[1:]
+		case err == nil && rest == "":
+			return string(c)
 		}
-		i++
-		c := s[i]
-		digits, base := map[byte]int{'x': 2, 'u': 4, 'U': 8}[c], 16
-		if c >= '0' && c <= '7' {
-			i--
-			base = 8
-			for digits < 3 && i+1+digits < len(s) && s[i+1+digits] >= '0' && s[i+1+digits] <= '7' {
-				digits++
-			}
-		}
-		known, ok := escapes[c]
-		switch {
-		case digits > 0:
-			code, err := strconv.ParseUint(s[i+1:min(i+1+digits, len(s))], base, 32)
-			if err != nil || i+digits >= len(s) || !utf8.ValidRune(rune(code)) {
-				fail("TemplateSyntaxError: bad escape '\\%c' in a string", c)
-			}
-			b.WriteRune(rune(code))
-			i += digits
-		case c == 'N':
-			fail("TemplateSyntaxError: named characters (\\N) are not supported")
-		case ok:
-			b.WriteString(known)
-		default:
-			b.WriteByte('\\')
-			b.WriteByte(c)
-		}
-	}
-	return b.String()
+		check(!strings.ContainsAny(e[1:2], "xuUN01234567"), "TemplateSyntaxError: bad or unsupported escape '%s' in a string", e)
+		return e
+	})
 }
 
 // isSpace is Python's str.isspace for one character.

@@ -1,298 +1,239 @@
 package jinja
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 )
 
-// methods by type. Those that change a value are in mutators.
+// methods by type. None changes a value.
 var methods = map[string]map[string]fn{
-	"str": strMethods,
+	"str":   strMethods,
+	"list":  {"index": {"value", elementIndex}, "count": {"value", elementCount}},
+	"tuple": {"index": {"value", elementIndex}, "count": {"value", elementCount}},
 	"dict": {
-		"get": {"key default?", func(c *call) any {
+		"get": {"key [default]", func(c *call) any {
 			if v, ok := c.self.(*dict).get(c.r, c.args[0]); ok {
 				return v
 			}
 			return c.or(1, nil)
 		}},
-		"keys":   {"", func(c *call) any { return &iterator{kind: "dict_keys", items: c.self.(*dict).keys} }},
-		"values": {"", func(c *call) any { return &iterator{kind: "dict_values", items: c.self.(*dict).values} }},
-		"items":  {"", func(c *call) any { return &iterator{kind: "dict_items", items: c.self.(*dict).items()} }},
+		"keys":   {"", func(c *call) any { return &seq{kind: "dict_keys", items: c.self.(*dict).keys} }},
+		"values": {"", func(c *call) any { return &seq{kind: "dict_values", items: c.self.(*dict).values} }},
+		"items":  {"", func(c *call) any { return &seq{kind: "dict_items", items: c.self.(*dict).items()} }},
 		"copy":   {"", func(c *call) any { return c.self }},
 	},
-	"list":  {"index": {"value", elementIndex}, "count": {"value", elementCount}, "copy": {"", func(c *call) any { return c.self }}},
-	"tuple": {"index": {"value", elementIndex}, "count": {"value", elementCount}},
 }
 
 func elementIndex(c *call) any {
-	i := slices.IndexFunc(c.r.iterate(c.self), func(e any) bool { return c.r.equal(e, c.args[0]) })
-	if i < 0 {
-		fail("ValueError: %s is not in list", c.r.repr(c.args[0]))
-	}
+	i := slices.IndexFunc(c.items(), func(e any) bool { return c.r.equal(e, c.args[0]) })
+	check(i >= 0, "ValueError: the value is not in the list")
 	return int64(i)
 }
 
 func elementCount(c *call) any {
-	n := int64(0)
-	for _, e := range c.r.iterate(c.self) {
-		if c.r.equal(e, c.args[0]) {
-			n++
-		}
-	}
-	return n
+	return int64(len(c.r.keep(c.items(), func(e any) bool { return c.r.equal(e, c.args[0]) })))
 }
 
+// strMethods are also the filters of those names; c.str is then any value's text.
 var strMethods = map[string]fn{
-	"upper":      {"", onText(strings.ToUpper)},
-	"lower":      {"", onText(strings.ToLower)},
-	"capitalize": {"", onText(capitalize)},
-	"title":      {"", onText(title)},
-	"swapcase":   {"", onText(swapCase)},
-	"strip":      {"chars?", func(c *call) any { return c.trim(true, true) }},
-	"lstrip":     {"chars?", func(c *call) any { return c.trim(true, false) }},
-	"rstrip":     {"chars?", func(c *call) any { return c.trim(false, true) }},
-	"startswith": {"prefix", func(c *call) any { return c.edge(strings.HasPrefix) }},
-	"endswith":   {"suffix", func(c *call) any { return c.edge(strings.HasSuffix) }},
-	"removeprefix": {"prefix", func(c *call) any {
-		return strings.TrimPrefix(c.self.(string), c.text(0, ""))
-	}},
-	"removesuffix": {"suffix", func(c *call) any {
-		return strings.TrimSuffix(c.self.(string), c.text(0, ""))
-	}},
-	"replace":    {"old new count?", func(c *call) any { return c.replace(c.self.(string)) }},
-	"split":      {"sep? maxsplit?", func(c *call) any { return c.split(false) }},
-	"rsplit":     {"sep? maxsplit?", func(c *call) any { return c.split(true) }},
-	"splitlines": {"keepends?", func(c *call) any { return list(splitLines(c.self.(string), truth(c.or(0, false)))) }},
-	"partition": {"sep", func(c *call) any {
-		sep := c.separator()
-		before, after, found := strings.Cut(c.self.(string), sep)
-		if !found {
-			sep = ""
-		}
-		return tuple{before, sep, after}
-	}},
-	"rpartition": {"sep", func(c *call) any {
-		s, sep := c.self.(string), c.separator()
-		i := strings.LastIndex(s, sep)
-		if i < 0 {
-			return tuple{"", "", s}
-		}
-		return tuple{s[:i], sep, s[i+len(sep):]}
-	}},
-	"join": {"iterable", func(c *call) any {
-		t := &text{r: c.r}
-		for i, e := range c.r.iterate(c.args[0]) {
-			s, ok := e.(string)
-			if !ok {
-				fail("TypeError: sequence item %d: expected str instance, %s found", i, typeName(e))
-			} else if i > 0 {
-				t.put(c.self.(string))
+	"upper":        onText(strings.ToUpper),
+	"lower":        onText(strings.ToLower),
+	"capitalize":   onText(title(func(before rune) bool { return before < 0 })),
+	"title":        onText(title(func(before rune) bool { return !unicode.IsLetter(before) })),
+	"swapcase":     onText(func(s string) string { return strings.Map(swapCase, s) }),
+	"strip":        trim(strings.TrimFunc),
+	"lstrip":       trim(strings.TrimLeftFunc),
+	"rstrip":       trim(strings.TrimRightFunc),
+	"startswith":   {"prefix", func(c *call) any { return c.edge(strings.HasPrefix) }},
+	"endswith":     {"suffix", func(c *call) any { return c.edge(strings.HasSuffix) }},
+	"removeprefix": {"prefix", func(c *call) any { return strings.TrimPrefix(c.str(), c.text(0, "")) }},
+	"removesuffix": {"suffix", func(c *call) any { return strings.TrimSuffix(c.str(), c.text(0, "")) }},
+	"replace":      {"old new [count]", replace},
+	"split":        {"[sep maxsplit]", func(c *call) any { return c.split(false) }},
+	"rsplit":       {"[sep maxsplit]", func(c *call) any { return c.split(true) }},
+	"splitlines":   {"[keepends]", func(c *call) any { return texts(splitLines(c.str(), c.flag(0))) }},
+	"partition":    {"sep", func(c *call) any { return c.partition(strings.Index, 0) }},
+	"rpartition":   {"sep", func(c *call) any { return c.partition(strings.LastIndex, 2) }},
+	"join":         {"iterable", joinTexts},
+	"find":         find(strings.Index, false),
+	"rfind":        find(strings.LastIndex, false),
+	"index":        find(strings.Index, true),
+	"rindex":       find(strings.LastIndex, true),
+	"count":        {"sub", func(c *call) any { return int64(strings.Count(c.str(), c.text(0, ""))) }},
+	"center":       {"[width fillchar]", func(c *call) any { return c.pad(func(n, width int) int { return n/2 + n&width&1 }) }},
+	"ljust":        {"width [fillchar]", func(c *call) any { return c.pad(func(int, int) int { return 0 }) }},
+	"rjust":        {"width [fillchar]", func(c *call) any { return c.pad(func(n, _ int) int { return n }) }},
+	"zfill":        {"width", zeroFill},
+	"format":       {"*", formatText},
+	"isalpha":      every(unicode.IsLetter),
+	"isdigit":      every(unicode.IsDigit),
+	"isalnum":      every(func(c rune) bool { return unicode.IsLetter(c) || unicode.IsNumber(c) }),
+	"isspace":      every(isSpace),
+	"islower":      cased(unicode.IsLower, unicode.IsUpper),
+	"isupper":      cased(unicode.IsUpper, unicode.IsLower),
+	"encode":       {"*", func(*call) any { return fail("str.encode is not supported") }},
+}
+
+func onText(f func(string) string) fn {
+	return fn{"", func(c *call) any { return f(c.str()) }}
+}
+
+func every(is func(rune) bool) fn {
+	return fn{"", func(c *call) any {
+		return c.str() != "" && strings.IndexFunc(c.str(), func(r rune) bool { return !is(r) }) < 0
+	}}
+}
+
+// cased says whether there are letters of the wanted case and none of the other.
+func cased(wanted, other func(rune) bool) fn {
+	return fn{"", func(c *call) any {
+		return strings.IndexFunc(c.str(), wanted) >= 0 && strings.IndexFunc(c.str(), other) < 0
+	}}
+}
+
+// title capitalizes what stands behind a boundary; −1 is the start.
+func title(boundary func(before rune) bool) func(string) string {
+	return func(s string) string {
+		before := rune(-1)
+		return strings.Map(func(c rune) rune {
+			start := boundary(before)
+			if before = c; start {
+				return unicode.ToTitle(c)
 			}
-			t.put(s)
-		}
-		return t.String()
-	}},
-	"find":   {"sub", func(c *call) any { return c.find(strings.Index) }},
-	"rfind":  {"sub", func(c *call) any { return c.find(strings.LastIndex) }},
-	"index":  {"sub", func(c *call) any { return found(c.find(strings.Index)) }},
-	"rindex": {"sub", func(c *call) any { return found(c.find(strings.LastIndex)) }},
-	"count":  {"sub", func(c *call) any { return int64(strings.Count(c.self.(string), c.text(0, ""))) }},
-	"center": {"width fillchar?", func(c *call) any { return c.pad(func(n, width int) int { return n/2 + n&width&1 }) }},
-	"ljust":  {"width fillchar?", func(c *call) any { return c.pad(func(n, _ int) int { return 0 }) }},
-	"rjust":  {"width fillchar?", func(c *call) any { return c.pad(func(n, _ int) int { return n }) }},
-	"zfill": {"width", func(c *call) any {
-		s, sign := c.self.(string), ""
-		n := c.int(0, 0) - utf8.RuneCountInString(s)
-		if s != "" && (s[0] == '-' || s[0] == '+') {
-			s, sign = s[1:], s[:1]
-		}
-		c.r.made(max(n, 0))
-		return sign + strings.Repeat("0", max(n, 0)) + s
-	}},
-	"format":  {"*", func(c *call) any { return c.formatted(c.self.(string)) }},
-	"isalpha": {"", every(unicode.IsLetter)},
-	"isdigit": {"", every(unicode.IsDigit)},
-	"isalnum": {"", every(func(c rune) bool { return unicode.IsLetter(c) || unicode.IsNumber(c) })},
-	"isspace": {"", every(isSpace)},
-	"islower": {"", func(c *call) any { return cased(c.self.(string), unicode.IsLower, unicode.IsUpper) }},
-	"isupper": {"", func(c *call) any { return cased(c.self.(string), unicode.IsUpper, unicode.IsLower) }},
-	"encode":  {"*", func(*call) any { fail("str.encode is not supported"); return nil }},
-}
-
-func onText(f func(string) string) func(*call) any {
-	return func(c *call) any { return f(c.self.(string)) }
-}
-
-func every(is func(rune) bool) func(*call) any {
-	return func(c *call) any {
-		s := c.self.(string)
-		return s != "" && strings.IndexFunc(s, func(r rune) bool { return !is(r) }) < 0
+			return unicode.ToLower(c)
+		}, s)
 	}
 }
 
-func cased(s string, wanted, other func(rune) bool) bool {
-	return strings.IndexFunc(s, wanted) >= 0 && strings.IndexFunc(s, other) < 0
+func swapCase(c rune) rune {
+	if unicode.IsUpper(c) {
+		return unicode.ToLower(c)
+	}
+	return unicode.ToUpper(c)
 }
 
-func capitalize(s string) string {
-	_, n := utf8.DecodeRuneInString(s)
-	return strings.ToTitle(s[:n]) + strings.ToLower(s[n:])
-}
-
-func title(s string) string {
-	inWord := false
-	return strings.Map(func(c rune) rune {
-		was := inWord
-		if inWord = unicode.IsLetter(c); was {
-			return unicode.ToLower(c)
+func trim(cut func(string, func(rune) bool) string) fn {
+	return fn{"[chars]", func(c *call) any {
+		if c.or(0, nil) == nil {
+			return cut(c.str(), isSpace)
 		}
-		return unicode.ToTitle(c)
-	}, s)
-}
-
-func swapCase(s string) string {
-	return strings.Map(func(c rune) rune {
-		if unicode.IsUpper(c) {
-			return unicode.ToLower(c)
-		}
-		return unicode.ToUpper(c)
-	}, s)
-}
-
-func (c *call) trim(left, right bool) string {
-	s := c.r.str(c.self)
-	out := isSpace
-	if c.or(0, nil) != nil {
 		chars := c.text(0, "")
-		out = func(r rune) bool { return strings.ContainsRune(chars, r) }
-		c.r.step(len(s) * min(len(chars), 64) / 32)
-	}
-	if left {
-		s = strings.TrimLeftFunc(s, out)
-	}
-	if right {
-		s = strings.TrimRightFunc(s, out)
-	}
-	return s
+		c.r.step(len(c.str()) * min(len(chars), 64) / 32)
+		return cut(c.str(), func(r rune) bool { return strings.ContainsRune(chars, r) })
+	}}
 }
 
 func (c *call) edge(has func(s, part string) bool) bool {
-	s := c.self.(string)
-	if options, ok := c.args[0].(tuple); ok {
-		return slices.ContainsFunc(options, func(o any) bool { return has(s, c.r.str(o)) })
+	if options, ok := c.args[0].(*seq); ok && options.kind == "tuple" {
+		return slices.ContainsFunc(options.items, func(o any) bool { return has(c.str(), c.r.str(o)) })
 	}
-	return has(s, c.text(0, ""))
+	return has(c.str(), c.text(0, ""))
 }
 
-func (c *call) find(index func(s, part string) int) int64 {
-	s := c.self.(string)
-	i := index(s, c.text(0, ""))
-	if i < 0 {
-		return -1
-	}
-	return int64(utf8.RuneCountInString(s[:i]))
+// find is where a text is, in characters; -1 where it is not, which may be an error.
+func find(index func(s, part string) int, must bool) fn {
+	return fn{"sub", func(c *call) any {
+		i := index(c.str(), c.text(0, ""))
+		check(i >= 0 || !must, "ValueError: substring not found")
+		return int64(min(i, 0) + utf8.RuneCountInString(c.str()[:max(i, 0)]))
+	}}
 }
 
-func found(i int64) int64 {
-	if i < 0 {
-		fail("ValueError: substring not found")
+func replace(c *call) any {
+	s, old, with, times := c.str(), c.text(0, ""), c.text(1, ""), -1
+	if n := c.or(2, nil); n != nil {
+		times = small(n)
 	}
-	return i
-}
-
-func (c *call) replace(s string) string {
-	old, with, n := c.text(0, ""), c.text(1, ""), -1
-	if c.or(2, nil) != nil {
-		n = c.int(2, -1)
-	}
-	times := strings.Count(s, old)
-	if n >= 0 {
-		times = min(n, times)
-	}
-	c.r.made(len(s) + times*len(with))
-	return strings.Replace(s, old, with, n)
+	c.r.made(len(s) + len(with)*int(min(uint(times), uint(strings.Count(s, old)))))
+	return strings.Replace(s, old, with, times)
 }
 
 func (c *call) separator() string {
-	if c.or(0, nil) == "" {
-		fail("ValueError: empty separator")
-	}
+	check(c.args[0] != "", "ValueError: empty separator")
 	return c.text(0, "")
 }
 
-func (c *call) split(right bool) any {
-	s, n := c.self.(string), c.int(1, -1)
-	var parts []string
-	if c.or(0, nil) != nil {
-		sep := c.separator()
-		if !right && n >= 0 {
-			return list(strings.SplitN(s, sep, n+1))
-		}
-		if parts = strings.Split(s, sep); right && n >= 0 && len(parts) > n+1 {
-			head := len(parts) - n
-			parts = append([]string{strings.Join(parts[:head], sep)}, parts[head:]...)
-		}
-		return list(parts)
+// partition gives what is before the separator, it, and what is behind; all in one place where it is missing.
+func (c *call) partition(index func(s, part string) int, place int) any {
+	s, sep := c.str(), c.separator()
+	i := index(s, sep)
+	if i < 0 {
+		parts := []any{"", "", ""}
+		parts[place] = s
+		return tuple(parts...)
 	}
-	edge := strings.TrimLeftFunc
-	if right {
-		edge = strings.TrimRightFunc
-	}
-	for s = edge(s, isSpace); s != ""; s = edge(s, isSpace) {
-		word, rest := s, ""
-		if i := strings.IndexFunc(s, isSpace); !right && i >= 0 && n != 0 {
-			word, rest = s[:i], s[i:]
-		} else if i := strings.LastIndexFunc(s, isSpace); right && i >= 0 && n != 0 {
-			_, size := utf8.DecodeRuneInString(s[i:])
-			word, rest = s[i+size:], s[:i]
-		}
-		parts, s, n = append(parts, word), rest, n-1
-	}
-	if right {
-		slices.Reverse(parts)
-	}
-	return list(parts)
+	return tuple(s[:i], sep, s[i+len(sep):])
 }
 
-func list(parts []string) []any {
-	list := make([]any, len(parts))
-	for i, p := range parts {
-		list[i] = p
+func (c *call) split(right bool) any {
+	s, n, sep := c.str(), c.int(1, -1), ""
+	parts := strings.FieldsFuncSeq(s, isSpace)
+	if c.or(0, nil) != nil {
+		sep = c.separator()
+		parts = strings.SplitSeq(s, sep)
 	}
-	return list
+	var spans [][2]int
+	at := 0
+	for part := range parts {
+		at += strings.Index(s[at:], part)
+		spans = append(spans, [2]int{at, at + len(part)})
+		at += len(part) + len(sep)
+	}
+	if last := len(spans) - 1; n >= 0 && n < last && right {
+		spans = spans[last-n:]
+		spans[0][0] = 0
+	} else if n >= 0 && n < last {
+		spans = spans[:n+1]
+		spans[n][1] = len(s)
+	}
+	items := make([]any, len(spans))
+	for i, span := range spans {
+		items[i] = s[span[0]:span[1]]
+	}
+	return list(items)
 }
+
+var lineEnd = regexp.MustCompile(`\r\n|[\n\r\v\f\x1c-\x1e\x{85}\x{2028}\x{2029}]|$`)
 
 func splitLines(s string, keep bool) []string {
 	var lines []string
 	for s != "" {
-		i := strings.IndexAny(s, "\n\r\v\f\x1c\x1d\x1e\u0085\u2028\u2029")
-		if i < 0 {
-			return append(lines, s)
+		end := lineEnd.FindStringIndex(s)
+		if keep {
+			end[0] = end[1]
 		}
-		_, n := utf8.DecodeRuneInString(s[i:])
-		if strings.HasPrefix(s[i:], "\r\n") {
-			n = 2
-		}
-		if line := s[:i]; keep {
-			lines = append(lines, s[:i+n])
-		} else {
-			lines = append(lines, line)
-		}
-		s = s[i+n:]
+		lines = append(lines, s[:end[0]])
+		s = s[end[1]:]
 	}
 	return lines
 }
 
-// pad fills self up to the width; left says how many of n characters go before it.
-func (c *call) pad(left func(n, width int) int) string {
-	s, width, fill := c.r.str(c.self), c.int(0, 80), " "
-	if len(c.args) > 1 {
-		fill = c.text(1, " ")
+func joinTexts(c *call) any {
+	items := c.r.iterate(c.args[0])
+	for i, e := range items {
+		check(typeName(e) == "str", "TypeError: sequence item %d: expected str instance, %s found", i, typeName(e))
 	}
+	return c.r.join(items, c.str())
+}
+
+// pad fills the text up to the width; left says how many of n characters go before it.
+func (c *call) pad(left func(n, width int) int) string {
+	s, width, fill := c.str(), c.int(0, 80), c.text(1, " ")
 	n := max(0, width-utf8.RuneCountInString(s))
 	c.r.made(n * len(fill))
 	before := left(n, width)
 	return strings.Repeat(fill, before) + s + strings.Repeat(fill, n-before)
+}
+
+func zeroFill(c *call) any {
+	s, sign := c.str(), ""
+	n := max(0, c.int(0, 0)-utf8.RuneCountInString(s))
+	if s != "" && (s[0] == '-' || s[0] == '+') {
+		s, sign = s[1:], s[:1]
+	}
+	c.r.made(n)
+	return sign + strings.Repeat("0", n) + s
 }

@@ -1,58 +1,49 @@
 package jinja
 
+import "slices"
+
 // body parses up to a block tag with one of the names, which it takes, or to the end if there are none.
 func (p *parser) body(ends ...string) (stmt, string) {
 	defer p.deeper()()
 	opened := p.line
 	var list []stmt
 	for {
+		var s stmt
 		t := p.take()
 		p.chain = 0
 		switch {
 		case t.kind == endOfFile:
-			if p.line = opened; len(ends) > 0 {
-				fail("TemplateSyntaxError: unexpected end of template, expected one of %v", ends)
-			}
+			p.line = opened
+			check(len(ends) == 0, "TemplateSyntaxError: unexpected end of template, expected one of %v", ends)
 			return block(list), ""
 		case t.kind == data:
-			list = append(list, func(r *run) flow {
-				r.step(1)
-				r.out.put(t.text)
-				return next
-			})
+			s = func(r *run) { r.out.put(t.text) }
 		case t.text == "{{":
 			e := p.sequence(p.expression)
-			p.expect(end, "}}")
-			list = append(list, func(r *run) flow {
-				r.line = t.line
-				r.out.put(r.str(e(r)))
-				return next
-			})
+			p.expect("}}")
+			s = func(r *run) { r.out.put(r.str(e(r))) }
 		default:
 			tag := p.name()
-			for _, e := range ends {
-				if tag == e {
-					return block(list), tag
-				}
+			if slices.Contains(ends, tag) {
+				return block(list), tag
 			}
-			s := p.statement(tag)
-			list = append(list, func(r *run) flow {
-				r.line = t.line
-				r.step(1)
-				return s(r)
-			})
+			s = p.statement(tag)
 		}
+		list = append(list, func(r *run) {
+			r.line = t.line
+			r.step(1)
+			s(r)
+		})
 	}
 }
 
 func block(list []stmt) stmt {
-	return func(r *run) flow {
+	return func(r *run) {
 		for _, s := range list {
-			if f := s(r); f != next {
-				return f
+			if s(r); r.jump != "" {
+				return
 			}
 		}
-		return next
 	}
 }
 
@@ -65,24 +56,20 @@ func (p *parser) statement(tag string) stmt {
 	case "set":
 		return p.set()
 	case "macro":
-		return p.macro()
+		m := &macro{name: p.name()}
+		p.signature(m)
+		p.macroBody(m, "endmacro")
+		return func(r *run) { r.scope.set(m.name, m.in(r)) }
 	case "call":
 		return p.callBlock()
-	case "with":
-		return p.with()
 	case "generation": // marks what the model wrote; here only a scope
-		p.expect(end, "%}")
-		content := p.isolated("endgeneration")
-		return func(r *run) flow { return r.within(r.scope, func(*scope) flow { return content(r) }) }
+		p.expect("%}")
+		content := p.inner("endgeneration")
+		return func(r *run) { r.within(r.scope, func() { content(r) }) }
 	case "break", "continue":
-		if p.loops == 0 {
-			fail("TemplateSyntaxError: '%s' outside loop", tag)
-		}
-		p.expect(end, "%}")
-		if tag == "break" {
-			return func(*run) flow { return breaks }
-		}
-		return func(*run) flow { return continues }
+		check(p.loops > 0, "TemplateSyntaxError: '%s' outside loop", tag)
+		p.expect("%}")
+		return func(r *run) { r.jump = tag }
 	}
 	fail("TemplateSyntaxError: unknown or unsupported tag '%s'", tag)
 	return nil
@@ -91,68 +78,50 @@ func (p *parser) statement(tag string) stmt {
 // inner parses a body and the end tag.
 func (p *parser) inner(closing string) stmt {
 	body, _ := p.body(closing)
-	p.expect(end, "%}")
-	return body
-}
-
-// isolated is inner for a body that a loop around it cannot be left from.
-func (p *parser) isolated(closing string) stmt {
-	loops := p.loops
-	p.loops = 0
-	body := p.inner(closing)
-	p.loops = loops
+	p.expect("%}")
 	return body
 }
 
 func (p *parser) ifs() stmt {
-	cond := p.sequence(p.or)
-	p.expect(end, "%}")
+	cond := p.sequence(p.simple)
+	p.expect("%}")
 	then, tag := p.body("elif", "else", "endif")
 	other := block(nil)
-	switch tag {
-	case "elif":
+	if tag == "elif" {
 		defer p.deeper()()
 		other = p.ifs()
-	case "else":
-		p.expect(end, "%}")
+	} else if p.expect("%}"); tag == "else" {
 		other = p.inner("endif")
-	default:
-		p.expect(end, "%}")
 	}
-	return func(r *run) flow {
+	return func(r *run) {
 		if truth(cond(r)) {
-			return then(r)
+			then(r)
+		} else {
+			other(r)
 		}
-		return other(r)
 	}
 }
 
-// target parses what a for, set or with assigns to.
+// target parses what a for or set assigns to.
 func (p *parser) target() func(*run, any) {
 	var parts []func(*run, any)
-	for {
-		if p.op("(") {
+	for more := true; more; more = p.has(",") {
+		if p.has("(") {
 			parts = append(parts, p.target())
-			p.expect(operator, ")")
-		} else {
-			n := p.name()
-			if _, ok := constants[n]; ok {
-				fail("TemplateSyntaxError: can't assign to '%s'", n)
-			}
-			parts = append(parts, func(r *run, v any) { r.scope.set(n, v) })
+			p.expect(")")
+			continue
 		}
-		if !p.op(",") {
-			break
-		}
+		n := p.name()
+		_, isConstant := constants[n]
+		check(!isConstant, "TemplateSyntaxError: can't assign to '%s'", n)
+		parts = append(parts, func(r *run, v any) { r.scope.set(n, v) })
 	}
 	if len(parts) == 1 {
 		return parts[0]
 	}
 	return func(r *run, v any) {
 		values := r.iterate(v)
-		if len(values) != len(parts) {
-			fail("ValueError: expected %d values to unpack, got %d", len(parts), len(values))
-		}
+		check(len(values) == len(parts), "ValueError: expected %d values to unpack, got %d", len(parts), len(values))
 		for i, assign := range parts {
 			assign(r, values[i])
 		}
@@ -160,66 +129,169 @@ func (p *parser) target() func(*run, any) {
 }
 
 func (p *parser) set() stmt {
-	if next := p.tokens[p.at+1]; next.kind == operator && next.text == "." {
-		return p.setAttribute()
+	var assign func(*run, any)
+	if p.tokens[p.at+1].text == "." {
+		object := p.name()
+		p.take()
+		attr := p.name()
+		assign = func(r *run, v any) {
+			ns, ok := r.name(object).(*namespace)
+			check(ok, "TemplateRuntimeError: cannot assign attribute on non-namespace object")
+			ns.put(r, attr, v)
+		}
+	} else {
+		assign = p.target()
 	}
-	assign := p.target()
-	if p.op("=") {
+	if p.has("=") {
 		e := p.sequence(p.expression)
-		p.expect(end, "%}")
-		return func(r *run) flow {
-			assign(r, e(r))
-			return next
-		}
+		p.expect("%}")
+		return func(r *run) { assign(r, e(r)) }
 	}
-	p.expect(end, "%}")
+	p.expect("%}")
 	content := p.inner("endset")
-	return func(r *run) (how flow) {
-		text := r.capture(func() { how = r.within(r.scope, func(*scope) flow { return content(r) }) })
-		assign(r, text)
-		return how
-	}
+	return func(r *run) { assign(r, r.capture(r.scope, func() { content(r) })) }
 }
 
-func (p *parser) setAttribute() stmt {
-	object := p.name()
-	p.take()
-	attr := p.name()
-	p.expect(operator, "=")
-	e := p.sequence(p.expression)
-	p.expect(end, "%}")
-	return func(r *run) flow {
-		v := e(r)
-		ns, ok := r.name(object).(*namespace)
-		if !ok {
-			fail("TemplateRuntimeError: cannot assign attribute on non-namespace object")
-		}
-		ns.put(r, attr, v)
-		return next
-	}
+// loop is the variable of that name within a for.
+type loop struct {
+	items    []any
+	i, depth int
+	again    func(v any) any // recursive loops: renders the body over v
 }
 
-func (p *parser) with() stmt {
-	var targets []func(*run, any)
-	var values []expr
-	for !p.is("%}") {
-		if len(targets) > 0 {
-			p.expect(operator, ",")
-		}
-		n := p.name()
-		targets = append(targets, func(r *run, v any) { r.scope.set(n, v) })
-		p.expect(operator, "=")
-		values = append(values, p.expression())
+func (p *parser) fors() stmt {
+	assign := p.target()
+	p.expect("in")
+	over, test := p.sequence(p.simple), constant(true)
+	if p.has("if") {
+		test = p.expression()
 	}
-	p.expect(end, "%}")
-	content := p.inner("endwith")
-	return func(r *run) flow {
-		list := eval(r, values)
-		return r.within(r.scope, func(*scope) flow {
-			for i, assign := range targets {
-				assign(r, list[i])
-			}
-			return content(r)
+	recursive := p.has("recursive")
+	p.expect("%}")
+	p.loops++
+	body, tag := p.body("else", "endfor")
+	p.loops--
+	p.expect("%}")
+	other := block(nil)
+	if tag == "else" {
+		other = p.inner("endfor")
+	}
+	var walk func(r *run, v any, depth int)
+	walk = func(r *run, v any, depth int) {
+		around := r.scope
+		l := &loop{depth: depth}
+		if recursive {
+			l.again = func(v any) any { return r.capture(around, func() { walk(r, v, depth+1) }) }
+		}
+		l.items = r.keep(r.iterate(v), func(e any) (ok bool) {
+			r.within(around, func() {
+				assign(r, e)
+				ok = truth(test(r))
+			})
+			return ok
 		})
+		for ; l.i < len(l.items) && r.jump != "break"; l.i++ {
+			r.jump = ""
+			r.within(around, func() {
+				assign(r, l.items[l.i])
+				r.scope.set("loop", l)
+				body(r)
+			})
+		}
+		if r.jump = ""; len(l.items) == 0 {
+			other(r)
+		}
 	}
+	return func(r *run) { walk(r, over(r), 1) }
+}
+
+// keep is the elements that pass.
+func (r *run) keep(items []any, pass func(any) bool) []any {
+	kept := []any{}
+	for _, e := range items {
+		if r.step(1); pass(e) {
+			kept = append(kept, e)
+		}
+	}
+	r.made(perElement * len(kept))
+	return kept
+}
+
+// macro is a callable block of the template.
+type macro struct {
+	name       string
+	params     []string // "caller" is one more where the body reads that name
+	positional int      // how many params take arguments by position
+	defaults   []expr   // nil: none
+	body       stmt
+	reads      []string // names in the body
+}
+
+// signature parses (a, b=1).
+func (p *parser) signature(m *macro) {
+	p.expect("(")
+	p.commas(")", func() {
+		m.params = append(m.params, p.name())
+		var standard expr
+		if p.has("=") {
+			standard = p.expression()
+		}
+		n := len(m.defaults)
+		check(standard != nil || n == 0 || m.defaults[n-1] == nil, "TemplateSyntaxError: non-default argument follows default argument")
+		m.defaults = append(m.defaults, standard)
+	})
+	m.positional = len(m.params)
+}
+
+func (p *parser) macroBody(m *macro, closing string) {
+	p.expect("%}")
+	at, loops := len(p.reads), p.loops
+	p.loops = 0 // a loop around the macro cannot be left from within
+	m.body = p.inner(closing)
+	p.loops = loops
+	if m.reads = p.reads[at:]; slices.Contains(m.reads, "caller") {
+		m.params, m.defaults = append(m.params, "caller"), append(m.defaults, nil)
+	}
+}
+
+// callBlock parses {% call(params) macro(arguments) %}: the macro gets the body as caller.
+func (p *parser) callBlock() stmt {
+	m := &macro{name: "caller"}
+	if p.is("(") {
+		p.signature(m)
+	}
+	callee, args := p.primary(), p.arguments()
+	p.macroBody(m, "endcall")
+	return func(r *run) {
+		f := callee(r)
+		pos, named := args(r)
+		named.put(r, "caller", m.in(r))
+		r.out.put(r.str(r.call(f, pos, named)))
+	}
+}
+
+// in is the macro as a value that sees the scope of its definition.
+func (m *macro) in(r *run) *function {
+	around := r.scope
+	return &function{"<Macro '" + m.name + "'>", func(pos []any, named *dict) any {
+		args, more, named := r.bind(m.params, m.positional, pos, named)
+		return r.capture(around, func() {
+			for i, name := range m.params {
+				if args[i] == (absent{}) && m.defaults[i] != nil {
+					args[i] = m.defaults[i](r)
+				} else if args[i] == (absent{}) {
+					args[i] = undefined("UndefinedError: parameter '" + name + "' was not provided")
+				}
+				r.scope.set(name, args[i])
+			}
+			for name, rest := range map[string]any{"varargs": tuple(more...), "kwargs": named} {
+				if slices.Contains(m.reads, name) {
+					r.scope.set(name, rest)
+				} else {
+					check(!truth(rest), "TypeError: macro '%s' takes no %s", m.name, name)
+				}
+			}
+			m.body(r)
+		})
+	}}
 }

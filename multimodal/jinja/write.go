@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"math"
 	"math/big"
-	"slices"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // str is Python's str.
@@ -18,251 +19,247 @@ func (r *run) str(v any) string {
 		return v
 	case undefined:
 		return ""
+	case *function:
+		return v.repr
 	}
 	return r.repr(v)
 }
 
 // repr is Python's repr.
-func (r *run) repr(v any) string {
-	t := &text{r: r}
-	t.repr(v)
-	return t.String()
-}
+func (r *run) repr(v any) string { return r.write(writer{comma: ", ", colon: ": "}, v) }
 
-func (t *text) repr(v any) {
-	t.r.enter()
-	defer t.r.leave()
-	t.r.step(1)
-	switch v := v.(type) {
-	case nil:
-		t.put("None")
-	case bool:
-		t.put(strings.ToUpper(strconv.FormatBool(v)[:1]), strconv.FormatBool(v)[1:])
-	case int64:
-		t.put(strconv.FormatInt(v, 10))
-	case *big.Int:
-		t.put(v.String())
-	case float64:
-		t.put(formatFloat(v))
-	case string:
-		t.quote(v)
-	case []any:
-		t.list("[", v, "]")
-	case tuple:
-		if len(v) == 1 {
-			t.list("(", v, ",)")
-		} else {
-			t.list("(", v, ")")
-		}
-	case *dict:
-		t.put("{")
-		for i, k := range v.keys {
-			if i > 0 {
-				t.put(", ")
-			}
-			t.repr(k)
-			t.put(": ")
-			t.repr(v.values[i])
-		}
-		t.put("}")
-	case *iterator:
-		switch v.kind {
-		case "range":
-			t.put(v.repr)
-		case "generator":
-			t.put("<generator object at 0x0>")
-		default:
-			t.list(v.kind+"([", v.items, "])")
-		}
-	case *namespace:
-		t.put("<Namespace ")
-		t.repr(&v.dict)
-		t.put(">")
-	case *loop:
-		t.put(fmt.Sprintf("<LoopContext %d/%d>", v.i+1, len(v.items)))
-	case *macro:
-		t.put("<Macro '", v.name, "'>")
-	case *bound:
-		t.put("<built-in method ", v.name, " of ", typeName(v.self), " object at 0x0>")
-	default: // undefined inside a container
-		t.put("Undefined")
-	}
-}
-
-func (t *text) list(open string, list []any, closing string) {
-	t.put(open)
-	for i, e := range list {
-		if i > 0 {
-			t.put(", ")
-		}
-		t.repr(e)
-	}
-	t.put(closing)
-}
-
-func (t *text) quote(s string) {
-	q := "'"
-	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
-		q = `"`
-	}
-	t.put(q)
-	for _, c := range s {
-		switch {
-		case string(c) == q || c == '\\':
-			t.put(`\`, string(c))
-		case c == '\n':
-			t.put(`\n`)
-		case c == '\r':
-			t.put(`\r`)
-		case c == '\t':
-			t.put(`\t`)
-		case unicode.IsPrint(c):
-			t.put(string(c))
-		case c < 0x100:
-			t.put(fmt.Sprintf(`\x%02x`, c))
-		case c < 0x10000:
-			t.put(fmt.Sprintf(`\u%04x`, c))
-		default:
-			t.put(fmt.Sprintf(`\U%08x`, c))
-		}
-	}
-	t.put(q)
-}
-
-// formatFloat writes the shortest digits that read back, as Python does.
-func formatFloat(f float64) string {
-	switch {
-	case math.IsInf(f, 1):
-		return "inf"
-	case math.IsInf(f, -1):
-		return "-inf"
-	case math.IsNaN(f):
-		return "nan"
-	}
-	s := strconv.FormatFloat(f, 'e', -1, 64)
-	if exp, _ := strconv.Atoi(s[strings.IndexByte(s, 'e')+1:]); exp < -4 || exp >= 16 {
-		return s
-	}
-	if s = strconv.FormatFloat(f, 'f', -1, 64); !strings.Contains(s, ".") {
-		s += ".0"
-	}
+func pprint(c *call) any {
+	s := c.r.write(writer{comma: ", ", colon: ": ", sort: true}, c.self)
+	check(utf8.RuneCountInString(s) <= 80, "pprint of more than one line is not supported")
 	return s
 }
 
-// dumper is Python's json.dumps with the arguments that chat templates give it.
-type dumper struct {
-	*text
-	ascii, sort        bool
-	indent, item, pair string
-	newlines           bool
-}
-
-func (d *dumper) dump(v any, before string) {
-	d.r.enter()
-	defer d.r.leave()
-	d.r.step(1)
-	switch v := v.(type) {
-	case nil:
-		d.put("null")
-	case bool:
-		d.put(strconv.FormatBool(v))
-	case float64:
-		d.put(strings.NewReplacer("inf", "Infinity", "nan", "NaN").Replace(formatFloat(v)))
-	case int64, *big.Int:
-		d.repr(v)
-	case string:
-		d.string(v)
-	case tuple:
-		d.dump([]any(v), before)
-	case []any:
-		d.members("[", len(v), "]", before, func(i int, before string) { d.dump(v[i], before) })
-	case *dict:
-		items := v.items()
-		if d.sort {
-			slices.SortStableFunc(items, func(a, b any) int { return d.r.compare("<", a.(tuple)[0], b.(tuple)[0]) })
-		}
-		d.members("{", len(items), "}", before, func(i int, before string) {
-			pair := items[i].(tuple)
-			d.string(d.key(pair[0]))
-			d.put(d.pair)
-			d.dump(pair[1], before)
-		})
-	default:
-		fail("TypeError: Object of type %s is not JSON serializable", typeName(v))
-	}
-}
-
-func (d *dumper) members(open string, n int, closing, before string, member func(int, string)) {
-	inner := before + d.indent
-	d.put(open)
-	for i := range n {
-		if i > 0 {
-			d.put(d.item)
-		}
-		if d.newlines {
-			d.put("\n", inner)
-		}
-		member(i, inner)
-	}
-	if d.newlines && n > 0 {
-		d.put("\n", before)
-	}
-	d.put(closing)
-}
-
-func (d *dumper) key(k any) string {
-	switch k := k.(type) {
-	case string:
-		return k
-	case nil, bool, int64, *big.Int, float64:
-		sub := &dumper{text: &text{r: d.r}}
-		sub.dump(k, "")
-		return sub.String()
-	}
-	fail("TypeError: keys must be str, int, float, bool or None, not %s", typeName(k))
-	return ""
-}
-
-var jsonEscapes = map[rune]string{'"': `\"`, '\\': `\\`, '\n': `\n`, '\r': `\r`, '\t': `\t`, '\b': `\b`, '\f': `\f`}
-
-func (d *dumper) string(s string) {
-	d.put(`"`)
-	for _, c := range s {
-		short := jsonEscapes[c]
-		switch {
-		case short != "":
-			d.put(short)
-		case c < ' ' || d.ascii && c >= 0x7f && c < 0x10000:
-			d.put(fmt.Sprintf(`\u%04x`, c))
-		case d.ascii && c >= 0x10000:
-			high, low := utf16.EncodeRune(c)
-			d.put(fmt.Sprintf(`\u%04x\u%04x`, high, low))
-		default:
-			d.put(string(c))
-		}
-	}
-	d.put(`"`)
-}
-
-// dumps is the filter tojson.
-func (c *call) dumps() string {
-	d := &dumper{text: &text{r: c.r}, item: ", ", pair: ": ", ascii: truth(c.or(0, false)), sort: truth(c.or(3, false))}
-	switch indent := c.or(1, nil).(type) {
-	case int64:
-		if indent > 1000 {
-			fail("ValueError: indent %d is too large", indent)
-		}
-		d.indent, d.newlines, d.item = strings.Repeat(" ", int(max(indent, 0))), true, ","
-	case string:
-		d.indent, d.newlines, d.item = indent, true, ","
+// toJSON is Python's json.dumps with the arguments that chat templates give it.
+func toJSON(c *call) any {
+	w := writer{json: true, comma: ", ", colon: ": ", ascii: c.flag(0), sort: c.flag(3)}
+	if width := c.or(1, nil); width != nil {
+		w.newline, w.indent, w.comma = "\n", c.spaces(width), ","
 	}
 	if separators := c.or(2, nil); separators != nil {
 		pair := c.r.iterate(separators)
-		if len(pair) != 2 {
-			fail("ValueError: separators takes an item and a key separator")
-		}
-		d.item, d.pair = c.r.str(pair[0]), c.r.str(pair[1])
+		check(len(pair) == 2, "ValueError: separators takes an item and a key separator")
+		w.comma, w.colon = c.r.str(pair[0]), c.r.str(pair[1])
 	}
-	d.dump(c.self, "")
-	return d.String()
+	return c.r.write(w, c.self)
+}
+
+func (r *run) write(w writer, v any) string {
+	w.text = &text{r: r}
+	w.value(v, w.newline)
+	return w.String()
+}
+
+// writer writes values as Python's repr or as JSON.
+type writer struct {
+	*text
+	json, ascii, sort bool
+	comma, colon      string // what follows an element and a key
+	newline, indent   string // what precedes an item, and more of it per level; "" for one line
+}
+
+func (w *writer) value(v any, newline string) {
+	defer w.r.deeper()()
+	w.r.step(1)
+	switch v := v.(type) {
+	case nil, bool, int64, *big.Int, float64:
+		s := scalar(v)
+		if other := jsonNames[s]; w.json && other != "" {
+			s = other
+		}
+		w.put(s)
+	case string:
+		w.quote(v)
+	case *dict:
+		items := v.items()
+		if w.r.step(2 * len(items)); w.sort {
+			items = w.r.sorted(items, func(pair any) any { return pair.(*seq).items[0] }, false)
+		}
+		w.members("{", items, "}", newline, w.pair)
+	case *seq:
+		w.seq(v, newline)
+	default:
+		check(!w.json, "TypeError: Object of type %s is not JSON serializable", typeName(v))
+		w.put(typeName(v))
+	}
+}
+
+func (w *writer) seq(v *seq, newline string) {
+	open, closing := v.kind+"([", "])"
+	switch {
+	case v.kind == "list" || v.kind == "tuple" && w.json:
+		open, closing = "[", "]"
+	case v.kind == "tuple" && len(v.items) == 1:
+		open, closing = "(", ",)"
+	case v.kind == "tuple":
+		open, closing = "(", ")"
+	case w.json:
+		fail("TypeError: Object of type %s is not JSON serializable", v.kind)
+	case v.repr != "":
+		w.put(v.repr)
+		return
+	}
+	w.members(open, v.items, closing, newline, w.value)
+}
+
+// members writes the elements of a list or the pairs of a dict.
+func (w *writer) members(open string, items []any, closing, newline string, write func(v any, newline string)) {
+	w.put(open)
+	for i, e := range items {
+		if i > 0 {
+			w.put(w.comma)
+		}
+		w.put(newline + w.indent)
+		write(e, newline+w.indent)
+	}
+	if len(items) > 0 {
+		w.put(newline)
+	}
+	w.put(closing)
+}
+
+// pair writes a key and its value; JSON has only text as keys.
+func (w *writer) pair(kv any, newline string) {
+	key, v := kv.(*seq).items[0], kv.(*seq).items[1]
+	name := typeName(key)
+	check(!w.json || name != "tuple", "TypeError: keys must be str, int, float, bool or None, not %s", name)
+	if w.json && name != "str" {
+		key = w.r.write(writer{json: true}, key)
+	}
+	w.value(key, "")
+	w.put(w.colon)
+	w.value(v, newline)
+}
+
+func (w *writer) quote(s string) {
+	q := `"`
+	if !w.json && (!strings.Contains(s, "'") || strings.Contains(s, q)) {
+		q = "'"
+	}
+	w.put(q)
+	for _, c := range s {
+		short := strings.IndexRune("\n\r\t\b\f", c)
+		switch {
+		case c == '\\' || string(c) == q:
+			w.put(`\`, string(c))
+		case short >= 0 && (short < 3 || w.json):
+			w.put(`\`, "nrtbf"[short:short+1])
+		case w.json && (c < ' ' || w.ascii && c > '~'):
+			for _, unit := range utf16.Encode([]rune{c}) {
+				w.put(fmt.Sprintf(`\u%04x`, unit))
+			}
+		case w.json || unicode.IsPrint(c):
+			w.put(string(c))
+		case c < 0x100:
+			w.put(fmt.Sprintf(`\x%02x`, c))
+		case c < 0x10000:
+			w.put(fmt.Sprintf(`\u%04x`, c))
+		default:
+			w.put(fmt.Sprintf(`\U%08x`, c))
+		}
+	}
+	w.put(q)
+}
+
+var jsonNames = map[string]string{"None": "null", "True": "true", "False": "false", "inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
+
+// scalar is Python's repr of None, a bool or a number; floats have the shortest digits that read back.
+func scalar(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "None"
+	case bool:
+		return strings.ToUpper(fmt.Sprint(v)[:1]) + fmt.Sprint(v)[1:]
+	case float64:
+		s := strconv.FormatFloat(v, 'e', -1, 64)
+		if whole(v) == nil {
+			return strings.ToLower(strings.TrimPrefix(s, "+"))
+		} else if size := math.Abs(v); v != 0 && (size < 1e-4 || size >= 1e16) {
+			return s
+		}
+		if s = strconv.FormatFloat(v, 'f', -1, 64); !strings.Contains(s, ".") {
+			s += ".0"
+		}
+		return s
+	}
+	return fmt.Sprint(v)
+}
+
+var (
+	percentSpec = regexp.MustCompile(`(?s)%(?:\((.*?)\))?([-+ 0]*)(\d{0,4}(?:\.\d{1,3})?)(.?)`)
+	formatField = regexp.MustCompile(`\{\{|\}\}|\{\w*\}|[{}]`)
+)
+
+// directive writes v as directed; what Go's fmt does with flags, size and verb is what Python does.
+func (r *run) directive(flags, size, verb string, v any) (s string) {
+	f, isNumber := asFloat(v)
+	isNumber = isNumber && whole(f) != nil
+	switch i := asInt(v); {
+	case verb == "s":
+		s = fmt.Sprintf("%"+strings.ReplaceAll(flags, "0", "")+size+"s", r.str(v))
+	case verb == "r":
+		return r.directive(flags, size, "s", r.repr(v))
+	case (verb == "d" || verb == "i") && i == nil && isNumber:
+		return r.directive(flags, size, "d", simplest(whole(f)))
+	case strings.Contains("d i x X o", verb) && i != nil:
+		s = fmt.Sprintf("%"+flags+size+strings.Replace(verb, "i", "d", 1), i)
+	case strings.Contains("e E f", verb) && isNumber:
+		s = fmt.Sprintf("%"+flags+size+verb, f)
+	default:
+		fail("TypeError: %%%s format of %s is an error or not supported", verb, typeName(v))
+	}
+	r.made(len(s))
+	return s
+}
+
+// percent is format % args: a tuple, one value, or a dict for named directives.
+func (r *run) percent(format string, args any) string {
+	values, used := []any{args}, 0
+	if s, ok := args.(*seq); ok && s.kind == "tuple" {
+		values = s.items
+	}
+	text := percentSpec.ReplaceAllStringFunc(format, func(spec string) string {
+		m := percentSpec.FindStringSubmatch(spec)
+		var v any
+		switch {
+		case spec == "%%":
+			return "%"
+		case m[1] != "":
+			v = r.item(args, m[1])
+			mustExist(v)
+		default:
+			check(used < len(values), "TypeError: not enough arguments for format string")
+			v = values[used]
+			used++
+		}
+		return r.directive(m[2], m[3], m[4], v)
+	})
+	check(used >= len(values) || typeName(args) == "dict", "TypeError: not all arguments converted during string formatting")
+	return text
+}
+
+// formatText is the method format of a str: fields by position or name.
+func formatText(c *call) any {
+	auto := 0
+	return formatField.ReplaceAllStringFunc(c.str(), func(field string) string {
+		check(len(field) > 1, "ValueError: malformed or unsupported format field")
+		name := field[1 : len(field)-1]
+		switch field {
+		case "{{", "}}":
+			return field[:1]
+		case "{}":
+			name = strconv.Itoa(auto)
+			auto++
+		}
+		v, ok := c.named.get(c.r, name)
+		if i, err := strconv.Atoi(name); err == nil && i < len(c.pos) {
+			v, ok = c.pos[i], true
+		}
+		check(ok, "KeyError or IndexError: no argument %s for the format", name)
+		return c.r.directive("", "", "s", v)
+	})
 }
