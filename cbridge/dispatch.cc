@@ -149,12 +149,6 @@ int32_t mt_op(const char* name, const char* overload, char** err) {
   });
 }
 
-char* mt_schema(int32_t op) {
-  char* err = nullptr;
-  char* text = guard(&err, static_cast<char*>(nullptr), [&] { return strdup(toString(op_at(op).handle.schema()).c_str()); });
-  return text ? text : err;
-}
-
 int32_t mt_call(mt_scope s, int32_t i, const mt_arg* args, int32_t n, const int64_t* pool, mt_tensor* out, int32_t nout, char** err) {
   return guard(err, -1, [&] {
     Scope& scope = usable(s);

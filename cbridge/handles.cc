@@ -116,9 +116,8 @@ int32_t mt_info(mt_tensor h, mt_tensor_info* out, char** err) {
   return guard(err, -1, [&] {
     const at::Tensor& t = tensor(h);
     if (t.dim() > 8) throw std::runtime_error("tensor of more than 8 dimensions");
+    *out = {{}, int32_t(t.dim()), int32_t(t.scalar_type()), int32_t(t.device().type()), t.requires_grad()};
     for (int64_t i = 0; i < t.dim(); i++) out->shape[i] = t.size(i);
-    *out = {{out->shape[0], out->shape[1], out->shape[2], out->shape[3], out->shape[4], out->shape[5], out->shape[6], out->shape[7]},
-            int32_t(t.dim()), int32_t(t.scalar_type()), int32_t(t.device().type()), t.requires_grad()};
     return 0;
   });
 }

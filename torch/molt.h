@@ -21,7 +21,6 @@ typedef struct { int64_t used, cached, peak; } mt_memory_info;
   X(int32_t, mt_scope_close, (mt_scope s, char** err), (s, err)) \
   X(int32_t, mt_scope_move, (mt_scope from, mt_scope to, mt_tensor t, char** err), (from, to, t, err)) \
   X(int32_t, mt_op, (const char* name, const char* overload, char** err), (name, overload, err)) \
-  X(char*, mt_schema, (int32_t op), (op)) \
   X(int32_t, mt_call, (mt_scope s, int32_t op, const mt_arg* args, int32_t n, const int64_t* pool, mt_tensor* out, int32_t nout, char** err), \
     (s, op, args, n, pool, out, nout, err)) \
   X(mt_tensor, mt_from, (mt_scope s, const void* data, int32_t dtype, const int64_t* shape, int32_t ndim, char** err), \

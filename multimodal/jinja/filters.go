@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"fmt"
 	"math"
 	"math/big"
 	"regexp"
@@ -11,17 +12,15 @@ import (
 )
 
 var filters = map[string]fn{
-	"abs":        {"", absolute},
-	"attr":       {"name", func(c *call) any { return c.r.attribute(c.self, c.r.str(c.args[0])) }},
-	"batch":      {"linecount [fill_with]", batch},
-	"capitalize": strMethods["capitalize"],
-	"center":     strMethods["center"],
-	"count":      {"", length},
-	"d":          {"[default_value boolean]", standard},
-	"default":    {"[default_value boolean]", standard},
-	"dictsort":   {"[case_sensitive by reverse]", dictSort},
-	"e":          onText(escapes.Replace),
-	"escape":     onText(escapes.Replace),
+	"capitalize": strMethods["capitalize"], "center": {"[width]", strMethods["center"].do}, "lower": strMethods["lower"],
+	"replace": strMethods["replace"], "trim": strMethods["strip"], "upper": strMethods["upper"],
+	"abs":   {"", absolute},
+	"attr":  {"name", func(c *call) any { return c.r.attribute(c.self, c.r.str(c.args[0])) }},
+	"batch": {"linecount [fill_with]", batch},
+	"count": {"", length}, "length": {"", length},
+	"d": {"[default_value boolean]", standard}, "default": {"[default_value boolean]", standard},
+	"dictsort": {"[case_sensitive by reverse]", dictSort},
+	"e":        onText(escapes.Replace), "escape": onText(escapes.Replace),
 	"first":      {"", func(c *call) any { return at(c.items(), 0) }},
 	"float":      {"[default]", toFloat},
 	"format":     {"*", format},
@@ -30,30 +29,24 @@ var filters = map[string]fn{
 	"items":      {"", pairs},
 	"join":       {"[d attribute]", func(c *call) any { return c.r.join(c.attributes(1), c.r.str(c.or(0, ""))) }},
 	"last":       {"", func(c *call) any { return at(c.items(), -1) }},
-	"length":     {"", length},
 	"list":       {"", func(c *call) any { return list(slices.Clone(c.items())) }},
-	"lower":      strMethods["lower"],
 	"map":        {"*", mapped},
 	"max":        {"[case_sensitive attribute]", func(c *call) any { return c.extreme(-1) }},
 	"min":        {"[case_sensitive attribute]", func(c *call) any { return c.extreme(0) }},
 	"pprint":     {"", pprint},
 	"reject":     {"*", func(c *call) any { return c.choose(0, false) }},
 	"rejectattr": {"*", func(c *call) any { return c.choose(1, false) }},
-	"replace":    strMethods["replace"],
 	"reverse":    {"", reverse},
 	"round":      {"[precision method]", round},
-	"safe":       {"", func(c *call) any { return c.str() }},
+	"safe":       {"", func(c *call) any { return c.str() }}, "string": {"", func(c *call) any { return c.str() }},
 	"select":     {"*", func(c *call) any { return c.choose(0, true) }},
 	"selectattr": {"*", func(c *call) any { return c.choose(1, true) }},
 	"sort":       {"[reverse case_sensitive attribute]", func(c *call) any { return list(c.r.sorted(c.items(), c.key(2, 1), c.flag(0))) }},
-	"string":     {"", func(c *call) any { return c.str() }},
 	"sum":        {"[attribute start]", sum},
 	"title":      onText(title(func(before rune) bool { return before < 0 || isSpace(before) || strings.ContainsRune("-({[<", before) })),
 	"tojson":     {"[ensure_ascii indent separators sort_keys]", toJSON},
-	"trim":       strMethods["strip"],
 	"truncate":   {"[length killwords end leeway]", truncate},
 	"unique":     {"[case_sensitive attribute]", unique},
-	"upper":      strMethods["upper"],
 	"wordcount":  {"", func(c *call) any { return int64(len(words.FindAllStringIndex(c.str(), -1))) }},
 	"xmlattr":    {"", xmlAttributes},
 }
@@ -68,6 +61,11 @@ func (c *call) getter(path any) func(any) any {
 	keys := []any{path}
 	if s, ok := path.(string); ok {
 		keys = texts(strings.Split(s, ".")).items
+	}
+	for i, k := range keys {
+		if n, err := strconv.ParseInt(fmt.Sprint(k), 10, 64); err == nil {
+			keys[i] = n
+		}
 	}
 	return func(v any) any {
 		for i := 0; path != nil && i < len(keys); i++ {
@@ -204,6 +202,7 @@ func mapped(c *call) any {
 	path, _ := c.named.get(c.r, "attribute")
 	other, replaces := c.named.get(c.r, "default")
 	apply, items := c.getter(path), slices.Clone(c.items())
+	check(len(c.pos)+len(c.named.keys) > 0, "FilterArgumentError: map needs a filter or an attribute")
 	if len(c.pos) > 0 {
 		apply = c.applied("filter", c.r.filters, 0)
 	}
@@ -342,36 +341,24 @@ func xmlAttributes(c *call) any {
 }
 
 var tests = map[string]fn{
-	"boolean":   ofType("bool"),
-	"callable":  ofType("function"),
-	"defined":   {"", func(c *call) any { return !missing(c.self) }},
-	"undefined": ofType("Undefined"),
-	"none":      ofType("NoneType"),
-	"true":      {"", func(c *call) any { return c.self == true }},
-	"false":     {"", func(c *call) any { return c.self == false }},
-	"integer":   ofType("int"),
-	"float":     ofType("float"),
-	"number":    ofType("int", "float", "bool"),
-	"string":    ofType("str"),
-	"mapping":   ofType("dict"),
-	"sequence":  ofType("str", "list", "tuple", "dict", "range", "Undefined"),
-	"iterable": ofType("str", "list", "tuple", "dict", "range", "Undefined", "generator", "dict_keys", "dict_values", "dict_items",
-		"LoopContext"),
-	"divisibleby": {"num", func(c *call) any { return !truth(c.r.operate("%", c.self, c.args[0])) }},
-	"even":        {"", func(c *call) any { return !truth(c.r.operate("%", c.self, int64(2))) }},
+	"boolean": ofType("bool"), "callable": ofType("function"), "float": ofType("float"), "integer": ofType("int"),
+	"mapping": ofType("dict"), "none": ofType("NoneType"), "string": ofType("str"), "undefined": ofType("Undefined"),
+	"number":      ofType("int", "float", "bool"),
+	"sequence":    ofType("str", "list", "tuple", "dict", "range", "Undefined"),
+	"iterable":    ofType("str", "list", "tuple", "dict", "range", "Undefined", "generator", "dict_keys", "dict_values", "dict_items"),
+	"defined":     {"", func(c *call) any { return !missing(c.self) }},
+	"true":        {"", func(c *call) any { return c.self == true }},
+	"false":       {"", func(c *call) any { return c.self == false }},
 	"odd":         {"", func(c *call) any { return truth(c.r.operate("%", c.self, int64(2))) }},
-	"lower":       strMethods["islower"],
-	"upper":       strMethods["isupper"],
+	"even":        {"", func(c *call) any { return !truth(c.r.operate("%", c.self, int64(2))) }},
+	"divisibleby": {"num", func(c *call) any { return !truth(c.r.operate("%", c.self, c.args[0])) }},
 	"filter":      {"", func(c *call) any { return c.r.filters[c.str()].do != nil }},
 	"test":        {"", func(c *call) any { return c.r.tests[c.str()].do != nil }},
 	"sameas":      {"other", func(c *call) any { return typeName(c.self) == typeName(c.args[0]) && c.r.equal(c.self, c.args[0]) }},
-	"in":          relation("in"),
-	"==":          relation("=="), "eq": relation("=="), "equalto": relation("=="),
-	"!=": relation("!="), "ne": relation("!="),
-	"<": relation("<"), "lt": relation("<"), "lessthan": relation("<"),
-	">": relation(">"), "gt": relation(">"), "greaterthan": relation(">"),
-	"<=": relation("<="), "le": relation("<="),
-	">=": relation(">="), "ge": relation(">="),
+	"lower":       strMethods["islower"], "upper": strMethods["isupper"], "in": relation("in"),
+	"==": relation("=="), "eq": relation("=="), "equalto": relation("=="), "!=": relation("!="), "ne": relation("!="),
+	"<": relation("<"), "lt": relation("<"), "lessthan": relation("<"), "<=": relation("<="), "le": relation("<="),
+	">": relation(">"), "gt": relation(">"), "greaterthan": relation(">"), ">=": relation(">="), "ge": relation(">="),
 }
 
 func ofType(names ...string) fn {

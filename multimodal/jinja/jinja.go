@@ -4,8 +4,8 @@
 // # Language
 //
 // Statements: if, for (filter, else, recursive, loop), break, continue, set (also block and namespace form), macro, call,
-// raw, generation (renders its body). Expressions: all of Jinja's, with Python's arithmetic, slices, "%", str.format and
-// the methods of str, dict, list and tuple. The tables filters, tests, globals and methods list what can be called.
+// raw, generation (renders its body). Expressions: all of Jinja's, with Python's arithmetic, slices, "%", str.format (of
+// plain fields) and the methods of str, dict, list and tuple. The tables filters, tests, globals and methods list what can be called.
 // trim_blocks and lstrip_blocks are on; nothing is HTML-escaped; tojson keeps key order, writes non-ASCII text as it is and
 // takes ensure_ascii, indent, separators and sort_keys; raise_exception and strftime_now are there; values are immutable and
 // Python's internals are out of reach. Parts of other files (include, import, extends, block) do not exist.
@@ -17,6 +17,7 @@
 // # Values
 //
 // Variables are nil, bool, int, int64, float64, string, []any, map[string]any (keys in sorted order) or json.RawMessage.
+// Lists and maps become values by way of JSON: a float in them that is whole becomes an integer.
 // JSON objects keep the order in which their keys were written, which templates show: pass messages and tools as json.RawMessage.
 //
 // # Limits

@@ -39,14 +39,11 @@ func elementCount(c *call) any {
 
 // strMethods are also the filters of those names; c.str is then any value's text.
 var strMethods = map[string]fn{
-	"upper":        onText(strings.ToUpper),
-	"lower":        onText(strings.ToLower),
-	"capitalize":   onText(title(func(before rune) bool { return before < 0 })),
-	"title":        onText(title(func(before rune) bool { return !unicode.IsLetter(before) })),
-	"swapcase":     onText(func(s string) string { return strings.Map(swapCase, s) }),
-	"strip":        trim(strings.TrimFunc),
-	"lstrip":       trim(strings.TrimLeftFunc),
-	"rstrip":       trim(strings.TrimRightFunc),
+	"upper": onText(strings.ToUpper), "lower": onText(strings.ToLower),
+	"capitalize": onText(title(func(before rune) bool { return before < 0 })),
+	"title":      onText(title(func(before rune) bool { return !unicode.IsLetter(before) })),
+	"swapcase":   onText(func(s string) string { return strings.Map(swapCase, s) }),
+	"strip":      trim(strings.TrimFunc), "lstrip": trim(strings.TrimLeftFunc), "rstrip": trim(strings.TrimRightFunc),
 	"startswith":   {"prefix", func(c *call) any { return c.edge(strings.HasPrefix) }},
 	"endswith":     {"suffix", func(c *call) any { return c.edge(strings.HasSuffix) }},
 	"removeprefix": {"prefix", func(c *call) any { return strings.TrimPrefix(c.str(), c.text(0, "")) }},
@@ -58,23 +55,18 @@ var strMethods = map[string]fn{
 	"partition":    {"sep", func(c *call) any { return c.partition(strings.Index, 0) }},
 	"rpartition":   {"sep", func(c *call) any { return c.partition(strings.LastIndex, 2) }},
 	"join":         {"iterable", joinTexts},
-	"find":         find(strings.Index, false),
-	"rfind":        find(strings.LastIndex, false),
-	"index":        find(strings.Index, true),
-	"rindex":       find(strings.LastIndex, true),
-	"count":        {"sub", func(c *call) any { return int64(strings.Count(c.str(), c.text(0, ""))) }},
-	"center":       {"[width fillchar]", func(c *call) any { return c.pad(func(n, width int) int { return n/2 + n&width&1 }) }},
-	"ljust":        {"width [fillchar]", func(c *call) any { return c.pad(func(int, int) int { return 0 }) }},
-	"rjust":        {"width [fillchar]", func(c *call) any { return c.pad(func(n, _ int) int { return n }) }},
-	"zfill":        {"width", zeroFill},
-	"format":       {"*", formatText},
-	"isalpha":      every(unicode.IsLetter),
-	"isdigit":      every(unicode.IsDigit),
-	"isalnum":      every(func(c rune) bool { return unicode.IsLetter(c) || unicode.IsNumber(c) }),
-	"isspace":      every(isSpace),
-	"islower":      cased(unicode.IsLower, unicode.IsUpper),
-	"isupper":      cased(unicode.IsUpper, unicode.IsLower),
-	"encode":       {"*", func(*call) any { return fail("str.encode is not supported") }},
+	"find":         find(strings.Index, false), "rfind": find(strings.LastIndex, false),
+	"index": find(strings.Index, true), "rindex": find(strings.LastIndex, true),
+	"count":   {"sub", func(c *call) any { return int64(strings.Count(c.str(), c.text(0, ""))) }},
+	"center":  {"width [fillchar]", func(c *call) any { return c.pad(func(n, width int) int { return n/2 + n&width&1 }) }},
+	"ljust":   {"width [fillchar]", func(c *call) any { return c.pad(func(int, int) int { return 0 }) }},
+	"rjust":   {"width [fillchar]", func(c *call) any { return c.pad(func(n, _ int) int { return n }) }},
+	"zfill":   {"width", zeroFill},
+	"format":  {"*", formatText},
+	"isalpha": every(unicode.IsLetter), "isdigit": every(unicode.IsDigit), "isspace": every(isSpace),
+	"isalnum": every(func(c rune) bool { return unicode.IsLetter(c) || unicode.IsNumber(c) }),
+	"islower": cased(unicode.IsLower, unicode.IsUpper), "isupper": cased(unicode.IsUpper, unicode.IsLower),
+	"encode": {"*", func(*call) any { return fail("str.encode is not supported") }},
 }
 
 func onText(f func(string) string) fn {
@@ -221,7 +213,10 @@ func joinTexts(c *call) any {
 
 // pad fills the text up to the width; left says how many of n characters go before it.
 func (c *call) pad(left func(n, width int) int) string {
-	s, width, fill := c.str(), c.int(0, 80), c.text(1, " ")
+	s, width, fill := c.str(), c.int(0, 80), " "
+	if len(c.args) > 1 { // the filter has no fillchar
+		fill = c.text(1, fill)
+	}
 	n := max(0, width-utf8.RuneCountInString(s))
 	c.r.made(n * len(fill))
 	before := left(n, width)

@@ -254,18 +254,19 @@ func parseNumber(s string) any {
 
 // postfix parses what stands behind a value: attributes, subscripts, calls and, if wanted, filters and tests.
 func (p *parser) postfix(e expr, withFilters bool) expr {
-	for {
+	for filtered := false; ; p.link() {
 		of := e
 		switch {
-		case p.has("."):
+		case !filtered && p.has("."):
 			if t := p.take(); t.kind == number {
 				key := parseNumber(t.text)
+				check(asInt(key) != nil, "TemplateSyntaxError: expected token 'name', got %v", t)
 				e = func(r *run) any { return r.index(of(r), key) }
 			} else {
 				check(t.kind == name, "TemplateSyntaxError: expected token 'name', got %v", t)
 				e = func(r *run) any { return r.dot(of(r), t.text) }
 			}
-		case p.has("["):
+		case !filtered && p.has("["):
 			e = p.subscript(of)
 		case p.is("("):
 			args := p.arguments()
@@ -275,32 +276,32 @@ func (p *parser) postfix(e expr, withFilters bool) expr {
 				return r.call(f, pos, named)
 			}
 		case withFilters && p.has("|"):
-			e = p.filter(of, "filter", filters)
-		case withFilters && p.has("is"):
-			e = p.filter(of, "test", tests)
-		case withFilters && p.has("is not"):
+			e, filtered = p.filter(of, "filter", filters), true
+		case withFilters && p.is("is", "is not"):
+			negated := p.take().text == "is not"
 			test := p.filter(of, "test", tests)
-			e = func(r *run) any { return !truth(test(r)) }
+			e, filtered = func(r *run) any { return truth(test(r)) != negated }, true
 		default:
 			return e
 		}
-		p.link()
 	}
 }
 
 // subscript parses what stands in v[…]: an index or a slice.
 func (p *parser) subscript(of expr) expr {
 	bounds := [3]expr{constant(nil), constant(nil), constant(nil)}
-	colons, empty := 0, true
-	for !p.has("]") {
-		if colons < 3 && p.has(":") {
-			colons, empty = colons+1, true
-		} else {
-			check(empty && colons < 3, "TemplateSyntaxError: expected token ']', got %v", p.tokens[p.at])
-			bounds[colons], empty = p.expression(), false
+	check(!p.is("]"), "TemplateSyntaxError: expected a subscript expression")
+	colons := 0
+	for ; colons < 3; colons++ {
+		if !p.is(":", "]") {
+			bounds[colons] = p.expression()
+		}
+		if !p.has(":") {
+			break
 		}
 	}
-	check(colons > 0 || !empty, "TemplateSyntaxError: expected a subscript expression")
+	check(colons < 3, "TemplateSyntaxError: expected token ']', got ':'")
+	p.expect("]")
 	if colons == 0 {
 		return func(r *run) any { return r.index(of(r), bounds[0](r)) }
 	}
@@ -312,38 +313,34 @@ type arguments func(*run) (pos []any, named *dict)
 // arguments parses those of a call: (a, b, *list, c=d, **dict).
 func (p *parser) arguments() arguments {
 	defer p.deeper()()
-	var list []func(r *run, pos []any, named *dict) []any
-	lastName := ""
+	var kinds []string // of the values: "", "*", "**" or a name
+	var values []expr
 	p.expect("(")
 	p.commas(")", func() {
-		stars, word := p.accept("*", "**"), ""
-		if next := p.tokens[p.at+1]; next.kind == sign && next.text == "=" {
-			word = p.name()
+		kind := p.accept("*", "**")
+		if next := p.tokens[p.at+1]; kind == "" && next.kind == sign && next.text == "=" {
+			kind = p.name()
 			p.take()
 		}
-		check(lastName == "" || word+stars != "", "TemplateSyntaxError: invalid syntax for function call expression")
-		lastName = lastName + word + stars
-		e := p.expression()
-		list = append(list, func(r *run, pos []any, named *dict) []any {
-			switch v := e(r); {
-			case word != "":
-				named.put(r, word, v)
-			case stars == "**":
-				named.update(r, v)
-			case stars == "*":
-				return append(pos, r.iterate(v)...)
-			default:
-				return append(pos, v)
-			}
-			return pos
-		})
+		n := len(kinds)
+		check(kind != "" || n == 0 || kinds[n-1] == "", "TemplateSyntaxError: invalid syntax for function call expression")
+		kinds, values = append(kinds, kind), append(values, p.expression())
 	})
 	return func(r *run) (pos []any, named *dict) {
 		named = &dict{}
-		for _, add := range list {
-			pos = add(r, pos, named)
+		for i, v := range eval(r, values) {
+			switch kinds[i] {
+			case "":
+				pos = append(pos, v)
+			case "*":
+				pos = append(pos, r.iterate(v)...)
+				r.made(perElement * len(pos))
+			case "**":
+				named.update(r, v)
+			default:
+				named.put(r, kinds[i], v)
+			}
 		}
-		r.made(perElement * len(pos))
 		return pos, named
 	}
 }

@@ -114,7 +114,16 @@ func (p *parser) target() func(*run, any) {
 		n := p.name()
 		_, isConstant := constants[n]
 		check(!isConstant, "TemplateSyntaxError: can't assign to '%s'", n)
-		parts = append(parts, func(r *run, v any) { r.scope.set(n, v) })
+		assign := func(r *run, v any) { r.scope.set(n, v) }
+		if p.has(".") {
+			attr := p.name()
+			assign = func(r *run, v any) {
+				ns, ok := r.name(n).(*namespace)
+				check(ok, "TemplateRuntimeError: cannot assign attribute on non-namespace object")
+				ns.put(r, attr, v)
+			}
+		}
+		parts = append(parts, assign)
 	}
 	if len(parts) == 1 {
 		return parts[0]
@@ -129,19 +138,7 @@ func (p *parser) target() func(*run, any) {
 }
 
 func (p *parser) set() stmt {
-	var assign func(*run, any)
-	if p.tokens[p.at+1].text == "." {
-		object := p.name()
-		p.take()
-		attr := p.name()
-		assign = func(r *run, v any) {
-			ns, ok := r.name(object).(*namespace)
-			check(ok, "TemplateRuntimeError: cannot assign attribute on non-namespace object")
-			ns.put(r, attr, v)
-		}
-	} else {
-		assign = p.target()
-	}
+	assign := p.target()
 	if p.has("=") {
 		e := p.sequence(p.expression)
 		p.expect("%}")

@@ -19,8 +19,6 @@ func (r *run) str(v any) string {
 		return v
 	case undefined:
 		return ""
-	case *function:
-		return v.repr
 	}
 	return r.repr(v)
 }
@@ -84,7 +82,11 @@ func (w *writer) value(v any, newline string) {
 		w.seq(v, newline)
 	default:
 		check(!w.json, "TypeError: Object of type %s is not JSON serializable", typeName(v))
-		w.put(typeName(v))
+		if f, ok := v.(*function); ok {
+			w.put(f.repr)
+		} else {
+			w.put(typeName(v))
+		}
 	}
 }
 

@@ -81,7 +81,8 @@ func checkSampling(s rollout.Sampling, vocab int) error {
 	}{
 		{"temperature", float64(s.Temperature), 0, math.MaxFloat32}, {"top_p", float64(s.TopP), 0, 1}, {"min_p", float64(s.MinP), 0, 1},
 		{"penalty", float64(s.Penalty), 0, math.MaxFloat32}, {"top_k", float64(s.TopK), 0, math.MaxInt32},
-		{"max_tokens", float64(s.MaxTokens), 0, math.MaxInt32}, {"number of top log-probs", float64(s.TopLogP), 0, float64(min(vocab, maxTop))},
+		{"max_tokens", float64(s.MaxTokens), 0, math.MaxInt32},
+		{"number of top log-probs", float64(s.TopLogP), 0, float64(min(vocab, maxTop))},
 	} {
 		if !(f.v >= f.lo && f.v <= f.hi) {
 			return fmt.Errorf("engine: %s = %v: must be from %v to %v", f.name, f.v, f.lo, f.hi)

@@ -85,7 +85,8 @@ func loadFolder(s *torch.Scope, dir string, d torch.DType) (*Model, error) {
 
 // ggufNames maps the parts of a Hugging Face name to those of the GGUF llama layout.
 var ggufNames = strings.NewReplacer("model.embed_tokens", "token_embd", "model.norm", "output_norm", "lm_head", "output",
-	"model.layers.", "blk.", "input_layernorm", "attn_norm", "self_attn.q_proj", "attn_q", "self_attn.k_proj", "attn_k", "self_attn.v_proj", "attn_v",
+	"model.layers.", "blk.", "input_layernorm", "attn_norm",
+	"self_attn.q_proj", "attn_q", "self_attn.k_proj", "attn_k", "self_attn.v_proj", "attn_v",
 	"self_attn.o_proj", "attn_output", "post_attention_layernorm", "ffn_norm", "mlp.gate_proj", "ffn_gate", "mlp.up_proj", "ffn_up",
 	"mlp.down_proj", "ffn_down")
 
