@@ -74,7 +74,7 @@ std::tuple<Tensor, Tensor> head_backward(const Tensor& h, const Tensor& w, const
   bool half = is_half(h, "h");
   const RowKernels& kernels = row_kernels(half);
   int64_t v = w.size(0), k = ids.size(1);
-  Tensor dh = at::empty(h.sizes(), h.options()), dw = at::zeros(w.sizes(), h.options().dtype(at::kFloat));
+  Tensor dh = at::empty(h.sizes(), h.options()), dw;
   const float *it = inv_t.data_ptr<float>(), *lse = s.lse.data_ptr<float>(), *entropy = s.entropy.data_ptr<float>(),
               *gl = dlogp.data_ptr<float>(), *ge = dentropy.data_ptr<float>();
   const int64_t* id = ids.data_ptr<int64_t>();
@@ -84,13 +84,16 @@ std::tuple<Tensor, Tensor> head_backward(const Tensor& h, const Tensor& w, const
         kernels.row_backward(element(l, (r - a) * v), v, it[r], float(softcap), lse[r], entropy[r], id + r * k, int(k), gl + r * k, ge[r]);
     });
     l = l.narrow(0, 0, num);
-    dh.narrow(0, a, num).copy_(at::mm(l, w));
-    if (half)
-      dw.add_(at::mm(l.t(), h.narrow(0, a, num)));
+    Tensor x = h.narrow(0, a, num), g = dh.narrow(0, a, num);
+    at::mm_out(g, l, w);
+    if (!dw.defined())  // several chunks add up in float32
+      dw = num == h.size(0) ? at::mm(l.t(), x) : at::mm(l.t(), x).to(at::kFloat);
+    else if (half)
+      dw.add_(at::mm(l.t(), x));
     else
-      dw.addmm_(l.t(), h.narrow(0, a, num));
+      dw.addmm_(l.t(), x);
   });
-  return {dh, dw.to(w.scalar_type())};
+  return {dh, dw.defined() ? dw.to(w.scalar_type()) : at::zeros_like(w)};
 }
 
 struct HeadFunction : torch::autograd::Function<HeadFunction> {

@@ -19,6 +19,16 @@ __attribute__((noinline)) void scores(const float* q, const float* kt, int d, V*
   s[0] = a, s[1] = b, s[2] = c, s[3] = e;
 }
 
+// scores of x against kt and of y against vt: two chains of sums at once hide the latency of each other.
+__attribute__((noinline)) void scores2(const float* x, const float* kt, const float* y, const float* vt, int d, V* s, V* t) {
+  V a[4] = {}, b[4] = {};
+  for (int i = 0; i < d; i++) {
+    const float *k = kt + i * kTile, *v = vt + i * kTile;
+    for (int c = 0; c < 4; c++) a[c] += x[i] * load(k + 16 * c), b[c] += y[i] * load(v + 16 * c);
+  }
+  for (int c = 0; c < 4; c++) s[c] = a[c], t[c] = b[c];
+}
+
 // acc[0..dp) += sum over lanes j, ascending, of p[j] * m[j][0..dp).
 __attribute__((noinline)) void accumulate(const float* p, const float* m, int dp, int j0, int j1, float* acc) {
   int c = 0;
@@ -175,9 +185,8 @@ void attention(const Attention& a, int64_t row0, int64_t row1, int h, float* scr
 // p and ds of one row and tile from the recomputed scores: ds is the gradient of the scaled, uncapped score.
 inline void row_gradient(const Attention& a, const float* q, const float* dout, float lse, float delta, const float* kt, const float* vt,
                          int j0, int j1, V* p, V* ds) {
-  scores(q, kt, a.d, p);
+  scores2(q, kt, dout, vt, a.d, p, ds);
   cap(p, a.softcap);
-  scores(dout, vt, a.d, ds);
   for (int c = 0; c < 4; c++) {
     V slope = splat(1);
     if (a.softcap != 0) slope = 1 - (p[c] / a.softcap) * (p[c] / a.softcap);

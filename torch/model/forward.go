@@ -82,8 +82,8 @@ func (m *Model) Logits(s *torch.Scope, h torch.Tensor) torch.Tensor {
 	return s.Linear(h, m.head, torch.Tensor{})
 }
 
-// headChunk rows of logits are held at a time: 50 MB at a vocabulary of 49,152.
-const headChunk = 256
+// headChunk rows of logits are held at a time: 100 MB in float32 at a vocabulary of 49,152.
+const headChunk = 512
 
 // LogP gives log-probs [N,1] of ids and the entropy [N] at hidden states h [N, hidden], under logits times invT [N].
 func (m *Model) LogP(s *torch.Scope, h torch.Tensor, ids []int32, invT []float32) (logp, entropy torch.Tensor) {
