@@ -18,6 +18,9 @@ lib: ## build libmolt.so against libtorch (LIBTORCH=dir: against that one)
 
 quickstart: go lib ## train a small model on this machine, a few minutes
 	@scripts/fetch model >/dev/null
+	@# An earlier quickstart is kept as runs/quickstart.old, unless it still runs: then molt says so.
+	@[ ! -f runs/quickstart/lock ] || flock -n runs/quickstart/lock \
+		sh -c 'rm -rf runs/quickstart.old && mv runs/quickstart runs/quickstart.old' || true
 	go run ./cmd/molt -config configs/quickstart.toml
 
 test: build ## vet and run every test, at most 15 minutes

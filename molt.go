@@ -26,7 +26,7 @@ func Main() {
 	case errors.Is(err, flag.ErrHelp):
 		return
 	case errors.Is(err, context.Canceled):
-		fmt.Fprintln(os.Stderr, "molt: stopped; the state is saved, and -set resume=true goes on from it")
+		fmt.Fprintln(os.Stderr, "molt: stopped")
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "molt:", err)
 	default:

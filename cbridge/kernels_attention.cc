@@ -8,15 +8,10 @@ inline int padded(int d) { return (d + 15) & ~15; }
 
 // s[0..64) = q · keys, kt [d][64]: the one routine for one row and many.
 __attribute__((noinline)) void scores(const float* q, const float* kt, int d, V* s) {
-  V a = {}, b = {}, c = {}, e = {};
-  for (int i = 0; i < d; i++) {
-    const float* k = kt + i * kTile;
-    a += q[i] * load(k);
-    b += q[i] * load(k + 16);
-    c += q[i] * load(k + 32);
-    e += q[i] * load(k + 48);
-  }
-  s[0] = a, s[1] = b, s[2] = c, s[3] = e;
+  V a[4] = {};
+  for (int i = 0; i < d; i++)
+    for (int c = 0; c < 4; c++) a[c] += q[i] * load(kt + i * kTile + 16 * c);
+  for (int c = 0; c < 4; c++) s[c] = a[c];
 }
 
 // scores of x against kt and of y against vt: two chains of sums at once hide the latency of each other.

@@ -63,6 +63,12 @@ func (t *Trainer) open(s *torch.Scope) error {
 		t.saved, t.savedStep = path, t.Step
 		t.say("resuming %s from step %d", t.dir.Path, t.Step)
 	}
+	unfinished, _ := filepath.Glob(t.dir.file("checkpoints/*.tmp")) // of a process that was killed
+	for _, p := range unfinished {
+		if err := os.RemoveAll(p); err != nil {
+			return fmt.Errorf("checkpoint: %w", err)
+		}
+	}
 	master, err := model.Load(s, path, torch.Float32)
 	if err != nil {
 		return err
@@ -103,7 +109,7 @@ func (t *Trainer) save() error {
 	t.show("saving")
 	path := t.dir.file(fmt.Sprintf("checkpoints/step-%06d", t.Step))
 	tmp := path + ".tmp"
-	if err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o755)); err != nil {
+	if err := os.MkdirAll(tmp, 0o755); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	state, err := json.MarshalIndent(t.runState, "", "  ")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/molt-go/molt/rollout"
 )
@@ -43,6 +44,8 @@ func (t *Trainer) evaluate(ctx context.Context) error {
 	if t.Step == 0 || t.Step == t.cfg.Steps {
 		t.showReplies(result)
 	}
+	t.last = time.Now()
+	t.sampled.take() // rates are since the last row
 	return t.metrics.Write(map[string]float64{KeyStep: float64(t.Step), KeyEvalScore: mean, "eval_tasks": float64(scored)})
 }
 

@@ -85,7 +85,15 @@ func (t *Trainer) Run(ctx context.Context) error {
 			return err
 		}
 		defer t.metrics.Close()
-		return errors.Join(t.loop(ctx, s), t.save())
+		err := errors.Join(t.loop(ctx, s), t.save())
+		t.Console.Done()
+		switch {
+		case ctx.Err() != nil && t.saved != "":
+			t.say("stopped; %s is saved, and -set resume=true goes on from it", t.saved)
+		case ctx.Err() != nil:
+			t.say("stopped before the first step was done: there is nothing to save")
+		}
+		return err
 	})
 }
 

@@ -209,3 +209,29 @@ func TestSavedModelLoadsWithTheSameBits(t *testing.T) {
 		}
 	}
 }
+
+// A tied head is the embedding's own storage: a refit of the embedding moves the logits, and the head is not listed again.
+func TestATiedHeadFollowsTheEmbedding(t *testing.T) {
+	for _, f := range models(t) {
+		do(t, func(s *torch.Scope) {
+			m := load(t, s, f.path, torch.Float32)
+			if !m.Tied {
+				return
+			}
+			listed := slices.ContainsFunc(m.Params(), func(p Param) bool { return p.Name == "lm_head.weight" })
+			h := s.Randn(8, m.Width)
+			before := torch.Values[float32](m.Logits(s, h))
+			trained := load(t, s, f.path, torch.Float32)
+			s.NoGrad(func(s *torch.Scope) torch.Tensor {
+				return s.Add_(trained.Params()[0].Tensor, trained.Params()[0].Tensor)
+			})
+			if err := m.CopyFrom(s, trained.Params()); err != nil {
+				t.Fatal(err)
+			}
+			after := torch.Values[float32](m.Logits(s, h))
+			if listed || after[5] != 2*before[5] {
+				t.Errorf("%s: head listed: %v; logit went from %v to %v, want twice as much", f.path, listed, before[5], after[5])
+			}
+		})
+	}
+}
