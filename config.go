@@ -50,6 +50,9 @@ func (c Config) Validate() error {
 	if c.Mode != "rl" {
 		errs = append(errs, fmt.Errorf(`mode = %q is not known; there is "rl"`, c.Mode))
 	}
+	if c.Loss.KLCoef != 0 {
+		errs = append(errs, fmt.Errorf("loss.kl_coef is %v, but this version runs no reference model: leave it at 0", c.Loss.KLCoef))
+	}
 	if c.Model.Path == "" {
 		errs = append(errs, errors.New("[model] path is missing: name a Hugging Face folder or a .gguf file"))
 	}

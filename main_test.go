@@ -54,6 +54,8 @@ func TestBadInputIsOneClearError(t *testing.T) {
 		{"unknown source", []string{"-config", tiny(t, ""), "-set", "data.source=smallest"}, "smallest"},
 		{"unknown loss", []string{"-config", tiny(t, ""), "-set", "loss.name=pop"}, `"pop"; known: ppo`},
 		{"dtype", []string{"-config", tiny(t, ""), "-set", "model.dtype=int8"}, "must be float32 or bfloat16"},
+		{"critic", []string{"-config", tiny(t, ""), "-set", "algo.estimator=gae"}, "needs a critic"},
+		{"no reference model", []string{"-config", tiny(t, ""), "-set", "loss.kl_coef=0.1"}, "loss.kl_coef"},
 		{"mode", []string{"-config", tiny(t, ""), "-set", "mode=fly"}, `mode = "fly" is not known`},
 	} {
 		err := run(context.Background(), c.args, &bytes.Buffer{})
@@ -86,5 +88,10 @@ func TestTogetherTellsWhoFailed(t *testing.T) {
 	cancel()
 	if err := together(ctx, calm, wait); !errors.Is(err, context.Canceled) {
 		t.Error("a stop:", err)
+	}
+	// A trainer that reports only that it was stopped does not hide why.
+	canceled := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	if err := together(context.Background(), func(context.Context) error { return gone }, canceled); !errors.Is(err, gone) || errors.Is(err, context.Canceled) {
+		t.Error("an engine that fails while the trainer works:", err)
 	}
 }

@@ -308,6 +308,39 @@ func TestFailedRolloutsAreReplacedAndCounted(t *testing.T) {
 	}
 }
 
+// The probe after a refit asks for no more than a batch may hold.
+func TestTheProbeKeepsToTheBudget(t *testing.T) {
+	c := tinyConfig(t.TempDir())
+	c.Steps, c.Optim.MicroTokens = 1, 10 // a prompt of 3, and 8 tokens of which 7 predict
+	if err := runTiny(context.Background(), c, nil); err != nil {
+		t.Fatal(err)
+	}
+	c = tinyConfig(t.TempDir())
+	c.Steps, c.Rollout.MaxTokens, c.Optim.MicroTokens = 1, 4, 6
+	if err := runTiny(context.Background(), c, nil); err != nil {
+		t.Fatal(err)
+	}
+	if steps, _ := rows(t, c); len(steps) != 1 || steps[0]["logprob_diff_tokens"] != 4*4 {
+		t.Error(steps)
+	}
+}
+
+// A run that was finished does nothing more when it is resumed.
+func TestAFinishedRunResumesToNothing(t *testing.T) {
+	c := tinyConfig(t.TempDir())
+	c.Steps = 2
+	if err := runTiny(context.Background(), c, nil); err != nil {
+		t.Fatal(err)
+	}
+	c.Resume = true
+	if err := runTiny(context.Background(), c, nil); err != nil {
+		t.Fatal(err)
+	}
+	if steps, evals := rows(t, c); len(steps) != 2 || len(evals) != 2 {
+		t.Errorf("%d step rows and %d evaluations, want 2 and 2", len(steps), len(evals))
+	}
+}
+
 func TestABatchThatCannotFitIsAnErrorThatNamesTheKey(t *testing.T) {
 	c := tinyConfig(t.TempDir())
 	c.Optim.MicroTokens = 9

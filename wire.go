@@ -3,7 +3,6 @@ package molt
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"runtime"
 	"sync/atomic"
@@ -53,8 +52,11 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 	if err != nil {
 		return err
 	}
-	cores := &shares{all: runtime.NumCPU()}
+	cores := &shares{all: runtime.GOMAXPROCS(0)} // which knows the quota of a container
 	cores.train, cores.generate = cfg.Async.Threads(cores.all)
+	if cfg.Async.TrainThreads > 0 && cfg.Async.EngineThreads > 0 {
+		cores.all = cores.train + cores.generate
+	}
 	eng, err := engine.New(cfg.Engine, shape, dtype, cores.generate)
 	if err != nil {
 		return err
@@ -91,16 +93,20 @@ func together(ctx context.Context, engine, train func(context.Context) error) er
 	go func() {
 		err := engine(engineCtx)
 		if err != nil {
-			cancel(fmt.Errorf("engine: %w", err))
+			cancel(err)
 		}
 		done <- err
 	}()
 	err := train(ctx)
 	stop()
-	if failed := <-done; failed != nil && !errors.Is(err, failed) {
-		return errors.Join(failed, err)
+	failed := <-done
+	if failed == nil || errors.Is(err, failed) {
+		return err
 	}
-	return err
+	if errors.Is(err, context.Canceled) { // the trainer was only stopped
+		return failed
+	}
+	return errors.Join(failed, err)
 }
 
 // shares divides the cores between trainer and engine: each has its own, and whoever the other waits for has all.

@@ -64,17 +64,22 @@ void parallel(const Attention& a, int64_t items, F f) {
   });
 }
 
+template <class F>
+void over_blocks(const Attention& a, int64_t n, F kernel) {
+  auto todo = blocks(a, n);
+  parallel(a, int64_t(todo.size()) * a.hkv, [&](int64_t i, float* scratch) {
+    auto [r0, r1] = todo[i / a.hkv];
+    kernel(a, r0, r1, int(i % a.hkv), scratch);
+  });
+}
+
 std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rows, const Tensor& seqs,
                                      const Tensor& ranges, double scale, double softcap) {
   Attention a = arguments(q, k, v, rows, seqs, ranges, scale, softcap);
   const AttentionKernels& kernels = attention_kernels(is_half(q, "q"));
   Tensor out = at::empty(q.sizes(), q.options()), lse = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
   a.out = out.data_ptr(), a.lse = lse.data_ptr<float>();
-  auto todo = blocks(a, q.size(0));
-  parallel(a, int64_t(todo.size()) * a.hkv, [&](int64_t i, float* scratch) {
-    auto [r0, r1] = todo[i / a.hkv];
-    kernels.attention(a, r0, r1, int(i % a.hkv), scratch);
-  });
+  over_blocks(a, q.size(0), kernels.attention);
   return {out, lse};
 }
 
@@ -113,11 +118,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& dout, const 
   a.delta = delta.data_ptr<float>();
   Tensor dq = at::empty(q.sizes(), q.options()), dk = at::empty(k.sizes(), k.options()), dv = at::empty(v.sizes(), v.options());
   a.dq = dq.data_ptr(), a.dk = dk.data_ptr(), a.dv = dv.data_ptr();
-  auto todo = blocks(a, n);
-  parallel(a, int64_t(todo.size()) * a.hkv, [&](int64_t i, float* scratch) {
-    auto [r0, r1] = todo[i / a.hkv];
-    kernels.attention_dq(a, r0, r1, int(i % a.hkv), scratch);
-  });
+  over_blocks(a, n, kernels.attention_dq);
   auto seen = pieces(a, n, slots);
   parallel(a, int64_t(seen.size()) * a.hkv, [&](int64_t i, float* scratch) {
     int64_t tile = i / a.hkv, first = tile * kTile;

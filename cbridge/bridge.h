@@ -92,5 +92,9 @@ R guard(char** err, R failed, F f) {
   }
   return failed;
 }
+template <class F>
+int32_t attempt(char** err, F f) {
+  return guard(err, -1, [&] { return f(), 0; });
+}
 
 }  // namespace molt

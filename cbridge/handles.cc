@@ -65,18 +65,17 @@ mt_scope mt_scope_open(mt_scope parent, int32_t grad, char** err) {
 }
 
 int32_t mt_scope_close(mt_scope h, char** err) {
-  return guard(err, -1, [&] {
+  return attempt(err, [&] {
     Scope& s = usable(h);
     if (s.parent) scopes.get(s.parent, "scope").children--;
     tensors.drop(s.own);
     scopes.drop({h});
-    return 0;
   });
 }
 
 // A tensor that another scope owns stays where it is: a block may hand back what it was given.
 int32_t mt_scope_move(mt_scope from, mt_scope to, mt_tensor t, char** err) {
-  return guard(err, -1, [&] {
+  return attempt(err, [&] {
     tensor(t);
     auto& own = usable(from).own;
     Scope& target = scopes.get(to, "scope");
@@ -86,7 +85,6 @@ int32_t mt_scope_move(mt_scope from, mt_scope to, mt_tensor t, char** err) {
         target.own.push_back(t);
         break;
       }
-    return 0;
   });
 }
 
@@ -95,37 +93,33 @@ mt_tensor mt_from(mt_scope s, const void* data, int32_t dtype, const int64_t* sh
 }
 
 int32_t mt_read(mt_tensor h, void* dst, int64_t numel, int32_t dtype, char** err) {
-  return guard(err, -1, [&] {
+  return attempt(err, [&] {
     c10::AutoGradMode no_grad(false);
     const at::Tensor& t = tensor(h);
     view_as(t, dst, numel, dtype).copy_(t);
-    return 0;
   });
 }
 
 int32_t mt_write(mt_tensor h, const void* src, int64_t numel, int32_t dtype, char** err) {
-  return guard(err, -1, [&] {
+  return attempt(err, [&] {
     c10::AutoGradMode no_grad(false);
     at::Tensor& t = tensor(h);
     t.copy_(view_as(t, src, numel, dtype));
-    return 0;
   });
 }
 
 int32_t mt_info(mt_tensor h, mt_tensor_info* out, char** err) {
-  return guard(err, -1, [&] {
+  return attempt(err, [&] {
     const at::Tensor& t = tensor(h);
     if (t.dim() > 8) throw std::runtime_error("tensor of more than 8 dimensions");
     *out = {{}, int32_t(t.dim()), int32_t(t.scalar_type()), int32_t(t.device().type()), t.requires_grad()};
     for (int64_t i = 0; i < t.dim(); i++) out->shape[i] = t.size(i);
-    return 0;
   });
 }
 
 int32_t mt_require_grad(mt_tensor h, int32_t on, char** err) {
-  return guard(err, -1, [&] {
+  return attempt(err, [&] {
     tensor(h).set_requires_grad(on);
-    return 0;
   });
 }
 
@@ -137,20 +131,18 @@ static variable_list list(const mt_tensor* h, int32_t n) {
 }
 
 int32_t mt_backward(mt_scope s, const mt_tensor* roots, const mt_tensor* grads, int32_t n, char** err) {
-  return guard(err, -1, [&] {
+  return attempt(err, [&] {
     usable(s);
     torch::autograd::backward(list(roots, n), list(grads, n));
-    return 0;
   });
 }
 
 int32_t mt_gradients(mt_scope s, const mt_tensor* roots, const mt_tensor* grads, int32_t n, const mt_tensor* inputs, int32_t m,
                      mt_tensor* out, char** err) {
-  return guard(err, -1, [&] {
+  return attempt(err, [&] {
     Scope& scope = usable(s);
     auto g = torch::autograd::grad(list(roots, n), list(inputs, m), list(grads, n), std::nullopt, false, /*allow_unused=*/true);
     for (int32_t i = 0; i < m; i++) out[i] = g[i].defined() ? put(scope, g[i]) : 0;
-    return 0;
   });
 }
 
@@ -162,8 +154,7 @@ mt_tensor mt_grad(mt_scope s, mt_tensor h, char** err) {
 }
 
 int32_t mt_clear_grad(mt_tensor h, char** err) {
-  return guard(err, -1, [&] {
+  return attempt(err, [&] {
     tensor(h).mutable_grad().reset();
-    return 0;
   });
 }

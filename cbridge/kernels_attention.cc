@@ -76,11 +76,11 @@ inline void cap(V* s, float softcap) {
 
 // Walks a sequence's ranges: the slot of logical key j, asked for in ascending order.
 struct Walk {
-  const int32_t* range;
-  int32_t first, length;  // logical index of the range's first key, keys in it
-  explicit Walk(const Attention& a, int32_t b) : range(a.ranges + 2 * a.seqs[b]), first(0), length(range[1]) {}
+  const int32_t *next, *range = nullptr;
+  int32_t first = 0, length = 0;  // logical index of the range's first key, keys in it
+  explicit Walk(const Attention& a, int32_t b) : next(a.ranges + 2 * a.seqs[b]) {}
   int64_t slot(int32_t j) {
-    while (j >= first + length) first += length, range += 2, length = range[1];
+    while (j >= first + length) first += length, range = next, next += 2, length = range[1];
     return range[0] + (j - first);
   }
 };

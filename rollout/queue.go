@@ -92,6 +92,9 @@ func (q *Queue) Admit() (s Spec, task int, ok bool) {
 		return Spec{}, 0, false
 	}
 	g := q.starting[0]
+	if !q.admits(g.place) { // resumed with a smaller limit or batch
+		return Spec{}, 0, false
+	}
 	sample := g.started
 	if g.started++; g.started == len(g.rollouts) {
 		q.starting = q.starting[1:]
@@ -105,12 +108,17 @@ func (q *Queue) Admit() (s Spec, task int, ok bool) {
 
 // open admits one more group at a new place, if the rule in the package doc lets it.
 func (q *Queue) open() bool {
-	steps := int64(q.version-q.restored) + int64(q.skipped)
-	if q.admitted-q.base >= (steps+int64(q.plan.Limit)+1)*int64(q.plan.Config.Prompts) || !q.fill(q.admitted) {
+	if !q.admits(q.admitted) || !q.fill(q.admitted) {
 		return false
 	}
 	q.admitted++
 	return true
+}
+
+// admits is the rule in the package doc.
+func (q *Queue) admits(place int64) bool {
+	steps := int64(q.version-q.restored) + int64(q.skipped)
+	return place-q.base < (steps+int64(q.plan.Limit)+1)*int64(q.plan.Config.Prompts)
 }
 
 // fill starts the next task at a place; false at the end of the data.

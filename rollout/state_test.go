@@ -153,3 +153,25 @@ func TestAStateForOtherDataOrOutOfRangeIsRefused(t *testing.T) {
 	_, err := NewQueue(p)
 	wantError(t, err, "cannot resume: the data is numbered 9 (9 tasks")
 }
+
+// The limit of the resumed run holds, also for groups that were in flight under a larger one.
+func TestAResumedRunKeepsToASmallerLimit(t *testing.T) {
+	p := testPlan(16, 2, 2, 3)
+	q := newQueue(t, p)
+	if n := len(admitAll(q)); n != 16 { // (0 + 3 + 1) batches of 2 groups of 2
+		t.Fatalf("%d rollouts admitted", n)
+	}
+	p.Limit = 0
+	q = resume(t, q, p)
+	for version := int32(1); version <= 4; version++ {
+		specs := admitAll(q)
+		if len(specs) != 4 {
+			t.Fatalf("%d rollouts run before version %d, want one batch of 4", len(specs), version)
+		}
+		for _, s := range specs {
+			q.Put(done(s, 0))
+		}
+		take(t, q)
+		must(t, q.SetVersion(version))
+	}
+}

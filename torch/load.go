@@ -9,7 +9,7 @@ package torch
 #cgo LDFLAGS: -ldl
 #include <stdlib.h>
 #include "molt.h"
-const char* molt_open(const char* path, const char* abi);
+const char* molt_open(const char* path, const char* abi, int* opened);
 */
 import "C"
 
@@ -51,12 +51,16 @@ var load = sync.OnceValue(func() error {
 			continue
 		}
 		c := C.CString(path)
-		msg := C.molt_open(c, abi)
+		var opened C.int
+		msg := C.molt_open(c, abi, &opened)
 		C.free(unsafe.Pointer(c))
 		if msg == nil {
 			return nil
 		}
 		fmt.Fprintf(&tried, "\n  %s: %s", path, C.GoString(msg))
+		if opened != 0 {
+			break
+		}
 	}
 	return errors.New("torch: libmolt.so cannot be opened; run `make lib` in a checkout of molt, or set MOLT_LIB to its path. Tried:" +
 		tried.String())

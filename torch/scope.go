@@ -43,18 +43,21 @@ func Do(threads int, f func(*Scope) error) (err error) {
 	defer runtime.UnlockOSThread()
 	before := C.mt_threads(C.int32_t(threads))
 	defer C.mt_threads(before)
-	defer func() {
-		if r := recover(); r != nil {
-			e, ok := r.(*Error)
-			if !ok {
-				panic(r)
-			}
-			err = e
-		}
-	}()
+	defer Catch(&err)
 	s := open(0, 1)
 	defer s.close()
 	return f(s)
+}
+
+// Catch, deferred, turns an operator's panic into *err. Do does so itself; use it where a function inside must go on after one.
+func Catch(err *error) {
+	if r := recover(); r != nil {
+		e, ok := r.(*Error)
+		if !ok {
+			panic(r)
+		}
+		*err = e
+	}
 }
 
 // SetThreads changes how many cores the operators of this Do may use.

@@ -10,17 +10,18 @@
 MT_FUNCTIONS(X)
 #undef X
 
-// molt_open binds every function of the library at path; it returns an error message that stays valid, or NULL.
-const char* molt_open(const char* path, const char* abi) {
+// molt_open binds every function of the library at path; it returns an error message that stays valid, or NULL. A library that was
+// opened stays: it has registered its operators, and another one beside it would do so again. *opened tells.
+const char* molt_open(const char* path, const char* abi, int* opened) {
   static char message[512];
   void* lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!lib) return dlerror();
+  *opened = 1;
 #define X(R, N, P, A) \
-  if (!(*(void**)&p_##N = dlsym(lib, #N))) { dlclose(lib); return "it lacks the function " #N; }
+  if (!(*(void**)&p_##N = dlsym(lib, #N))) return "it lacks the function " #N;
   MT_FUNCTIONS(X)
 #undef X
   if (strcmp(p_mt_abi(), abi) == 0) return NULL;
   snprintf(message, sizeof message, "it was built for another version of torch/molt.h (%.12s, not %.12s)", p_mt_abi(), abi);
-  dlclose(lib);
   return message;
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -22,12 +23,13 @@ type runState struct {
 	Skipped int            `json:"skipped_steps"`
 	Queue   *rollout.State `json:"queue"`
 
+	Before    *float64 `json:"score_before"` // held-out, before training
+	Score     *float64 `json:"score"`        // held-out, last
+	Evaluated int      `json:"evaluated"`    // step of the last evaluation; −1: none
+
 	reward, speed float64 // of the last row
-	before, score float64 // held-out, before training and last
-	evaluated     int     // step of the last evaluation
 	saved         string  // the newest checkpoint
 	savedStep     int
-	torn          bool // the weights are a step ahead of the rest
 }
 
 const (
@@ -39,7 +41,7 @@ func (d *RunDir) file(name string) string { return filepath.Join(d.Path, name) }
 
 // open makes the policy, from the model or from the newest checkpoint, and the metrics file.
 func (t *Trainer) open(s *torch.Scope) error {
-	t.runState = runState{reward: math.NaN(), speed: math.NaN(), before: math.NaN(), score: math.NaN(), evaluated: -1, savedStep: -1}
+	t.runState = runState{reward: math.NaN(), speed: math.NaN(), Evaluated: -1, savedStep: -1}
 	path := t.Model
 	old, err := t.checkpoints()
 	if err != nil {
@@ -63,12 +65,6 @@ func (t *Trainer) open(s *torch.Scope) error {
 		t.saved, t.savedStep = path, t.Step
 		t.say("resuming %s from step %d", t.dir.Path, t.Step)
 	}
-	unfinished, _ := filepath.Glob(t.dir.file("checkpoints/*.tmp")) // of a process that was killed
-	for _, p := range unfinished {
-		if err := os.RemoveAll(p); err != nil {
-			return fmt.Errorf("checkpoint: %w", err)
-		}
-	}
 	master, err := model.Load(s, path, torch.Float32)
 	if err != nil {
 		return err
@@ -89,25 +85,43 @@ func (t *Trainer) open(s *torch.Scope) error {
 	return err
 }
 
-// checkpoints lists the complete ones, oldest first.
+// checkpoints lists the complete ones, oldest first, and removes what a killed process left unfinished.
 func (t *Trainer) checkpoints() ([]string, error) {
-	all, err := filepath.Glob(t.dir.file("checkpoints/step-*"))
-	if err != nil {
-		return nil, err
+	entries, err := os.ReadDir(t.dir.file("checkpoints"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
-	all = slices.DeleteFunc(all, func(p string) bool { return strings.HasSuffix(p, ".tmp") })
-	slices.Sort(all)
-	return all, nil
+	var steps []int
+	for _, e := range entries {
+		var step int
+		if path := t.dir.file("checkpoints/" + e.Name()); strings.HasSuffix(path, ".tmp") {
+			if err := os.RemoveAll(path); err != nil {
+				return nil, fmt.Errorf("checkpoint: %w", err)
+			}
+		} else if _, bad := fmt.Sscanf(e.Name(), "step-%d", &step); bad == nil {
+			steps = append(steps, step)
+		}
+	}
+	slices.Sort(steps)
+	paths := make([]string, len(steps))
+	for i, step := range steps {
+		paths[i] = t.checkpoint(step)
+	}
+	return paths, nil
+}
+
+func (t *Trainer) checkpoint(step int) string {
+	return t.dir.file(fmt.Sprintf("checkpoints/step-%06d", step))
 }
 
 // save writes a checkpoint of the last completed step, unless it is there: a Hugging Face folder of the float32 weights, the optimizer's
 // state, and how far data and versions are. It appears under its name when it is complete, and the oldest beyond Keep go.
 func (t *Trainer) save() error {
-	if t.savedStep == t.Step || t.Step == 0 || t.torn {
+	if t.savedStep == t.Step || t.Step == 0 || t.policy.moved { // moved: the weights are ahead of the rest
 		return nil
 	}
 	t.show("saving")
-	path := t.dir.file(fmt.Sprintf("checkpoints/step-%06d", t.Step))
+	path := t.checkpoint(t.Step)
 	tmp := path + ".tmp"
 	if err := os.MkdirAll(tmp, 0o755); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)

@@ -150,6 +150,12 @@ func (c AlgoConfig) validate() error {
 	if err := estimators.Check(c.Estimator); err != nil {
 		return fmt.Errorf("algo.estimator: %w", err)
 	}
+	if c.Estimator == "gae" || c.Estimator == "on_policy_distill" {
+		return fmt.Errorf("algo.estimator is %q, which needs a critic or a teacher: this version trains neither", c.Estimator)
+	}
+	if c.KLCoef != 0 {
+		return fmt.Errorf("algo.kl_coef is %v, but this version runs no reference model: leave it at 0", c.KLCoef)
+	}
 	if err := c.Options.Validate(); err != nil {
 		return fmt.Errorf("algo.%w", err)
 	}

@@ -17,10 +17,19 @@ type first struct {
 
 func (f first) Len() int { return min(f.n, f.Source.Len()) }
 
+// evaluateIfDue evaluates before training, and every so many steps. The evaluation after training is finish's.
+func (t *Trainer) evaluateIfDue(ctx context.Context) error {
+	every := t.cfg.Eval.Every
+	if t.Step == 0 || every > 0 && t.Step%every == 0 && t.Step < t.cfg.Steps {
+		return t.evaluate(ctx, t.Step == 0)
+	}
+	return nil
+}
+
 // evaluate answers the held-out tasks greedily and writes their mean score. It touches nothing that training reads: its rollouts enter
 // no queue, its seeds are its own.
-func (t *Trainer) evaluate(ctx context.Context) error {
-	if t.Held == nil || t.cfg.Eval.Tasks == 0 || t.evaluated == t.Step {
+func (t *Trainer) evaluate(ctx context.Context, show bool) error {
+	if t.Held == nil || t.cfg.Eval.Tasks == 0 || t.Evaluated == t.Step {
 		return nil
 	}
 	tasks := first{t.Held, t.cfg.Eval.Tasks}
@@ -37,11 +46,11 @@ func (t *Trainer) evaluate(ctx context.Context) error {
 		return fmt.Errorf("trainer: all %d held-out tasks failed, the first with: %w", tasks.Len(), result.Errs[0])
 	}
 	if t.Step == 0 {
-		t.before = mean
+		t.Before = &mean
 	}
-	t.score, t.evaluated = mean, t.Step
+	t.Score, t.Evaluated = &mean, t.Step
 	t.say("step %d: held-out score %.3f over %d tasks", t.Step, mean, scored)
-	if t.Step == 0 || t.Step == t.cfg.Steps {
+	if show {
 		t.showReplies(result)
 	}
 	t.last = time.Now()

@@ -20,6 +20,7 @@ type Policy struct {
 	optim           *optim.AdamW
 	config          OptimConfig
 	loss            LossConfig
+	moved           bool // an update of the masters has begun; whoever keeps the state that goes with them sets it back
 }
 
 // Stats says what an optimizer step did.
@@ -108,8 +109,8 @@ func (p *Policy) gradients(ctx context.Context, s *torch.Scope, plan Plan, share
 		grads[i].Name = param.Name
 	}
 	for i := range plan.Micros {
-		if err := ctx.Err(); err != nil {
-			return nil, err
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
 		}
 		if share != nil {
 			s.SetThreads(share(false))
@@ -205,6 +206,7 @@ func (p *Policy) update(s *torch.Scope, grads []optim.Named, lr float64, stats *
 	if stats.GradNorm, err = optim.ClipGradNorm(s, grads, p.config.MaxNorm); err != nil {
 		return err
 	}
+	p.moved = true
 	if err := p.optim.Step(s, grads, lr); err != nil || p.compute == p.master {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/molt-go/molt/rollout"
@@ -59,6 +58,9 @@ func New(cfg Config, p Parts) (*Trainer, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if p.Train == nil || p.Runner == nil || p.Generator == nil || p.Sink == nil || p.Console == nil {
+		return nil, errors.New("trainer: Train, Runner, Generator, Sink and Console are needed")
+	}
 	t := &Trainer{Parts: p, cfg: cfg, sampled: &sampledCount{}}
 	o := cfg.Optim
 	t.schedule = optim.Schedule{Name: o.Schedule, LR: o.LR, Steps: cfg.Steps, Warmup: o.WarmupSteps, MinRate: o.MinLRRate}
@@ -85,31 +87,37 @@ func (t *Trainer) Run(ctx context.Context) error {
 			return err
 		}
 		defer t.metrics.Close()
-		err := errors.Join(t.loop(ctx, s), t.save())
+		err := t.loop(ctx, s)
+		saveErr := t.save()
 		t.Console.Done()
 		switch {
-		case ctx.Err() != nil && t.saved != "":
-			t.say("stopped; %s is saved, and -set resume=true goes on from it", t.saved)
-		case ctx.Err() != nil:
+		case ctx.Err() == nil || saveErr != nil: // what failed is the caller's to say
+		case t.Step == 0:
 			t.say("stopped before the first step was done: there is nothing to save")
+		default:
+			t.say("stopped; %s is saved, and -set resume=true goes on from it", t.saved)
 		}
-		return err
+		if saveErr != nil && errors.Is(err, context.Canceled) {
+			return saveErr
+		}
+		return errors.Join(err, saveErr)
 	})
 }
 
-// loop is the consumer side of the whole system.
-func (t *Trainer) loop(ctx context.Context, s *torch.Scope) error {
+// loop is the consumer side of the whole system. An operator's panic is its error, so that the state is saved all the same.
+func (t *Trainer) loop(ctx context.Context, s *torch.Scope) (err error) {
+	defer torch.Catch(&err)
 	if err := t.Sink.Load(ctx, t.Version, t.policy.Params()); err != nil {
 		return err
 	}
-	if t.Step == 0 {
-		if err := t.evaluate(ctx); err != nil {
-			return err
-		}
+	if err := t.evaluateIfDue(ctx); err != nil {
+		return err
+	}
+	if t.Step >= t.cfg.Steps {
+		return t.finish(ctx)
 	}
 	plan := rollout.Plan{Config: t.Rollout, Data: t.Data, Source: t.Train, Limit: t.cfg.Async.Staleness, Seed: uint64(t.cfg.Seed),
 		Version: t.Version, State: t.Queue, OnEvent: t.sampled.count}
-	var err error
 	if t.collector, err = rollout.Collect(ctx, plan, t.Runner); err != nil {
 		return err
 	}
@@ -170,11 +178,12 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 	if !stats.Stepped {
 		t.Skipped++
 		t.collector.Skip()
+		t.keepQueue()
 		t.say("step %d: a batch was skipped, as no group has rewards that differ", t.Step+1)
 		return false, nil
 	}
 	// The weights have moved: from here on a stop must not come between them and the rest of the state.
-	ctx, t.torn = context.WithoutCancel(ctx), true
+	ctx = context.WithoutCancel(ctx)
 	age := staleness(samples, t.Version)
 	t.Step, t.Version = t.Step+1, t.Version+1
 	if err := t.Sink.Load(ctx, t.Version, t.policy.Params()); err != nil {
@@ -187,8 +196,8 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 	if err := t.collector.SetVersion(t.Version); err != nil {
 		return false, err
 	}
-	state := t.collector.State()
-	t.Queue, t.torn = &state, false
+	t.keepQueue()
+	t.policy.moved = false
 	now := time.Now()
 	row := map[string]float64{
 		KeyStep: float64(t.Step), KeyVersion: float64(t.Version), KeyRewardMean: b.RewardMean,
@@ -208,10 +217,8 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 
 // after runs what follows a step: evaluation and checkpoint, where they are due.
 func (t *Trainer) after(ctx context.Context) error {
-	if every := t.cfg.Eval.Every; every > 0 && t.Step%every == 0 && t.Step < t.cfg.Steps {
-		if err := t.evaluate(ctx); err != nil {
-			return err
-		}
+	if err := t.evaluateIfDue(ctx); err != nil {
+		return err
 	}
 	if every := t.cfg.Checkpoint.Every; every > 0 && t.Step%every == 0 {
 		return t.save()
@@ -221,19 +228,26 @@ func (t *Trainer) after(ctx context.Context) error {
 
 // finish evaluates once more, saves, and says what came of it.
 func (t *Trainer) finish(ctx context.Context) error {
-	t.collector.Close() // rollouts past the last step are of no use
-	if err := t.evaluate(ctx); err != nil {
+	if t.collector != nil {
+		t.collector.Close() // rollouts past the last step are of no use
+	}
+	if err := t.evaluate(ctx, true); err != nil {
 		return err
 	}
 	if err := t.save(); err != nil {
 		return err
 	}
 	t.Console.Done()
-	if !math.IsNaN(t.before) {
-		t.say("held-out score %.3f → %.3f", t.before, t.score)
+	if t.Before != nil && t.Score != nil {
+		t.say("held-out score %.3f → %.3f", *t.Before, *t.Score)
 	}
 	t.say("checkpoint %s\nmetrics    %s", t.saved, t.dir.file("metrics.jsonl"))
 	return nil
+}
+
+func (t *Trainer) keepQueue() {
+	state := t.collector.State()
+	t.Queue = &state
 }
 
 func (t *Trainer) say(format string, args ...any) { fmt.Fprintf(t.Console, format+"\n", args...) }

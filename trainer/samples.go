@@ -19,8 +19,8 @@ func (t *Trainer) samples(b rollout.Batch) ([]Sample, error) {
 		for _, r := range group {
 			for _, trajectory := range r.Samples {
 				tokens := trajectory.Tokens()
-				if trajectory.NumTrained() == 0 {
-					continue
+				if len(tokens.IDs) == 0 {
+					continue // nothing was asked or said
 				}
 				out = append(out, Sample{Tokens: tokens, Group: r.Group, Rollout: r.ID})
 				in.Rewards = append(in.Rewards, float32(r.Reward))
@@ -82,7 +82,8 @@ func (c *sampledCount) count(e rollout.Event) {
 	}
 	n := 0
 	for _, trajectory := range e.Rollout.Samples {
-		for _, v := range trajectory.Tokens().Versions {
+		_, shared := trajectory.Parent() // a branch's first tokens are its parent's
+		for _, v := range trajectory.Tokens().Versions[shared:] {
 			if v >= 0 {
 				n++
 			}
@@ -112,16 +113,20 @@ func (t *Trainer) probe(ctx context.Context, s *torch.Scope, b rollout.Batch) (d
 	t.Share(true)
 	var requests []rollout.Request
 	for i, group := range b.Groups {
-		if i == probeSequences || len(group) == 0 || len(group[0].Samples) == 0 {
-			break
+		if len(requests) == probeSequences || len(group) == 0 || len(group[0].Samples) == 0 {
+			continue
 		}
 		all := group[0].Samples[0].Tokens()
 		prompt := 0
 		for prompt < len(all.IDs) && all.Versions[prompt] < 0 {
 			prompt++
 		}
+		n := min(probeTokens, t.Context-prompt, t.cfg.Optim.MicroTokens+1-prompt)
+		if prompt == 0 || n < 1 {
+			continue
+		}
 		seed := rollout.MixSeed(uint64(t.cfg.Seed), uint64(t.Step), uint64(i))
-		sampling := rollout.Sampling{Temperature: t.Rollout.Temperature, MaxTokens: probeTokens, Seed: seed}
+		sampling := rollout.Sampling{Temperature: t.Rollout.Temperature, MaxTokens: n, Seed: seed}
 		requests = append(requests, rollout.Request{IDs: all.IDs[:prompt], Sampling: sampling})
 	}
 	replies, errs := make([]rollout.Completion, len(requests)), make([]error, len(requests))

@@ -167,8 +167,15 @@ func ggufConfig(f *gguf.File) (Config, error) {
 	if embed, ok := f.Lookup("token_embd.weight"); ok && len(embed.Shape) == 2 {
 		c.Vocab = embed.Shape[0]
 	}
-	_, head := f.Lookup("output.weight")
-	c.Tied = !head
+	has := func(name string) bool { _, ok := f.Lookup(name); return ok }
+	c.Tied = !has("output.weight")
+	c.QKVBias, c.OutBias, c.MLPBias = has("blk.0.attn_q.bias"), has("blk.0.attn_output.bias"), has("blk.0.ffn_gate.bias")
+	if kind, ok := f.Meta[arch+".rope.scaling.type"]; has("rope_freqs.weight") || ok && kind != "none" {
+		return c, errors.New("the file stretches its rotary frequencies (rope.scaling, rope_freqs), which is read from Hugging Face folders only")
+	}
+	if c.QKVBias != c.OutBias {
+		return c, errors.New("attention biases on some projections only are not the llama layout")
+	}
 	if id, err := gguf.Get[int64](f, "tokenizer.ggml.eos_token_id"); err == nil {
 		c.EOS = []int32{int32(id)}
 	}

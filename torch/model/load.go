@@ -100,12 +100,9 @@ func loadGGUF(s *torch.Scope, path string, d torch.DType) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range f.Tensors { // biases are not announced in the metadata
-		c.QKVBias = c.QKVBias || strings.HasSuffix(t.Name, "attn_q.bias")
-	}
 	m := New(s, c, d)
 	var fault mismatch
-	want := map[string]bool{"rope_freqs.weight": true}
+	want := map[string]bool{}
 	for _, p := range m.params {
 		name := ggufNames.Replace(p.Name)
 		want[name] = true
