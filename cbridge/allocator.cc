@@ -39,11 +39,11 @@ class CachingAllocator : public c10::Allocator {
   }
 
  private:
-  static std::mutex mutex;
-  static std::map<size_t, std::vector<void*>> idle;  // by size class; no list is empty
-  static std::unordered_map<void*, size_t> sizes;
-  static mt_memory_info total;
-  static int64_t most;  // highest total.used so far
+  inline static std::mutex mutex;
+  inline static std::map<size_t, std::vector<void*>> idle;  // by size class; no list is empty
+  inline static std::unordered_map<void*, size_t> sizes;
+  inline static mt_memory_info total;
+  inline static int64_t most;  // highest total.used so far
 
   static size_t size_class(size_t n) {
     size_t step = size_t(1) << (63 - __builtin_clzll(n) - 3);
@@ -97,12 +97,6 @@ class CachingAllocator : public c10::Allocator {
     idle[it->second].push_back(p);
   }
 };
-
-std::mutex CachingAllocator::mutex;
-std::map<size_t, std::vector<void*>> CachingAllocator::idle;
-std::unordered_map<void*, size_t> CachingAllocator::sizes;
-mt_memory_info CachingAllocator::total;
-int64_t CachingAllocator::most;
 
 CachingAllocator allocator;
 struct Register {
