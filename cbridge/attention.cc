@@ -131,7 +131,6 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& dout, const 
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rows,
                                const Tensor& seqs, const Tensor& ranges, double scale, double softcap) {
-    at::AutoDispatchBelowADInplaceOrView below;
     auto [out, lse] = attention(q, k, v, rows, seqs, ranges, scale, softcap);
     ctx->save_for_backward({q, k, v, out, lse, rows, seqs, ranges});
     ctx->saved_data["scale"] = scale;
@@ -150,10 +149,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
 
 std::tuple<Tensor, Tensor> attention_autograd(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rows, const Tensor& seqs,
                                               const Tensor& ranges, double scale, double softcap) {
-  if (!wants_grad(q, k, v)) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    return attention(q, k, v, rows, seqs, ranges, scale, softcap);
-  }
+  if (!wants_grad(q, k, v)) return attention(q, k, v, rows, seqs, ranges, scale, softcap);
   auto r = AttentionFunction::apply(q, k, v, rows, seqs, ranges, scale, softcap);
   return {r[0], r[1]};
 }

@@ -17,7 +17,7 @@ void check_head(const Tensor& h, const Tensor& w, const Tensor& ids, const Tenso
   TORCH_CHECK(h.dim() == 2 && w.dim() == 2 && w.size(1) == h.size(1) && w.scalar_type() == h.scalar_type(),
               "h [N,D] and w [V,D] do not fit: ", h.scalar_type(), h.sizes(), " and ", w.scalar_type(), w.sizes());
   int64_t n = h.size(0), v = w.size(0);
-  TORCH_CHECK(ids.scalar_type() == at::kLong && ids.dim() == 2 && ids.size(0) == n && ids.size(1) > 0, "ids must be int64 [", n,
+  TORCH_CHECK(ids.scalar_type() == at::kLong && ids.dim() == 2 && ids.size(0) == n && ids.size(1) > 0 && ids.size(1) <= kMaxIds, "ids must be int64 [", n,
               ",K], not ", ids.scalar_type(), ids.sizes());
   TORCH_CHECK(inv_t.scalar_type() == at::kFloat && inv_t.is_contiguous() && inv_t.dim() == 1 && inv_t.size(0) == n,
               "inv_t must be float32 [", n, "], not ", inv_t.scalar_type(), inv_t.sizes());
@@ -85,13 +85,12 @@ std::tuple<Tensor, Tensor> head_backward(const Tensor& h, const Tensor& w, const
     });
     l = l.narrow(0, 0, num);
     Tensor x = h.narrow(0, a, num), g = dh.narrow(0, a, num);
-    at::mm_out(g, l, w);
-    if (!dw.defined())  // several chunks add up in float32
-      dw = num == h.size(0) ? at::mm(l.t(), x) : at::mm(l.t(), x).to(at::kFloat);
-    else if (half)
-      dw.add_(at::mm(l.t(), x));
-    else
-      dw.addmm_(l.t(), x);
+    g.copy_(product(l, w));
+    Tensor part = product(l.t(), x);
+    if (dw.defined())
+      dw.add_(part);
+    else  // several chunks add up in float32
+      dw = num == h.size(0) ? part : part.to(at::kFloat);
   });
   return {dh, dw.defined() ? dw.to(w.scalar_type()) : at::zeros_like(w)};
 }
@@ -99,7 +98,6 @@ std::tuple<Tensor, Tensor> head_backward(const Tensor& h, const Tensor& w, const
 struct HeadFunction : torch::autograd::Function<HeadFunction> {
   static variable_list forward(AutogradContext* ctx, const Tensor& h, const Tensor& w, const Tensor& ids, const Tensor& inv_t,
                                double softcap, int64_t chunk) {
-    at::AutoDispatchBelowADInplaceOrView below;
     Scores s = head_forward(h, w, ids, inv_t, softcap, chunk);
     ctx->save_for_backward({h, w, ids, inv_t, s.lse, s.entropy});
     ctx->saved_data["softcap"] = softcap;
@@ -118,7 +116,6 @@ struct HeadFunction : torch::autograd::Function<HeadFunction> {
 
 std::tuple<Tensor, Tensor> lm_logp(const Tensor& h, const Tensor& w, const Tensor& ids, const Tensor& inv_t, double softcap,
                                    int64_t chunk) {
-  at::AutoDispatchBelowADInplaceOrView below;
   Scores s = head_forward(h.contiguous(), w, ids.contiguous(), inv_t, softcap, chunk);
   return {s.logp, s.entropy};
 }
@@ -131,7 +128,6 @@ std::tuple<Tensor, Tensor> lm_logp_autograd(const Tensor& h, const Tensor& w, co
 
 // One id per row at quantile u of softmax(logits·inv_t), or the greedy one where inv_t is 0, and its log-prob.
 std::tuple<Tensor, Tensor> sample(const Tensor& l, const Tensor& inv_t, const Tensor& u) {
-  at::AutoDispatchBelowADInplaceOrView below;
   const RowKernels& kernels = row_kernels(is_half(l, "logits"));
   TORCH_CHECK(l.dim() == 2 && l.is_contiguous(), "logits must be contiguous [rows, vocabulary], not ", l.sizes());
   int64_t n = inv_t.size(0), v = l.size(1);  // rows past the temperatures are padding
@@ -162,6 +158,7 @@ TORCH_LIBRARY(molt, m) {
       "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor rows, Tensor seqs, Tensor ranges, "
       "float scale, float softcap) -> (Tensor, Tensor, Tensor)");
   m.def("add_rms_norm(Tensor x, Tensor? r, Tensor w, float eps) -> (Tensor, Tensor)");
+  m.def("linear(Tensor x, Tensor w, Tensor? b) -> Tensor");
   m.def("rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor");
   m.def("silu_mul(Tensor gate_up) -> Tensor");
   m.def("lm_logp(Tensor h, Tensor w, Tensor ids, Tensor inv_t, float softcap, int chunk) -> (Tensor, Tensor)");

@@ -6,6 +6,7 @@
 namespace molt {
 
 constexpr int kTile = 64;      // keys per tile, aligned on the logical index
+constexpr int kMaxIds = 256;   // ids scored in one row of logits
 constexpr int kBlockRows = 16; // query rows that share a tile's conversion to float32
 
 // Rows of q, k, v may be strided; their heads and elements are contiguous.

@@ -193,25 +193,20 @@ template <class T>
 void row_backward(void* logits, int64_t v, float inv_t, float softcap, float lse, float entropy, const int64_t* ids, int k,
                   const float* dlogp, float dentropy) {
   T* x = (T*)logits;
-  float g = 0, raw[16];
-  for (int i = 0; i < k; i++) g += dlogp[i];
-  bool few = k <= 16;
-  for (int i = 0; few && i < k; i++) raw[i] = get(x + ids[i]);
+  float g = 0, raw[kMaxIds];
+  for (int i = 0; i < k; i++) g += dlogp[i], raw[i] = get(x + ids[i]);
   auto slope = [&](V y) { return softcap == 0 ? splat(inv_t) : inv_t * (1 - (y / softcap) * (y / softcap)); };
   for (int64_t j = 0; j < v; j += 16) {
     bool whole = j + 16 <= v;
     V y = capped(whole ? load(x + j) : tail(x + j, v - j, 0), softcap), lp = y * inv_t - lse, p = vexp(lp);
     V d = -p * (g + dentropy * (lp + entropy)) * slope(y);
-    if (!few)  // many ids per row: add them where they fall
-      for (int i = 0; i < k; i++)
-        if (ids[i] >= j && ids[i] < j + 16) d[ids[i] - j] += dlogp[i] * slope(y)[ids[i] - j];
     if (whole) {
       store(x + j, d);
     } else {
       for (int64_t i = 0; i < v - j; i++) set(x + j + i, d[i]);
     }
   }
-  for (int i = 0; few && i < k; i++) set(x + ids[i], get(x + ids[i]) + dlogp[i] * slope(capped(splat(raw[i]), softcap))[0]);
+  for (int i = 0; i < k; i++) set(x + ids[i], get(x + ids[i]) + dlogp[i] * slope(capped(splat(raw[i]), softcap))[0]);
 }
 
 template <class T>

@@ -1,4 +1,4 @@
-// molt::add_rms_norm, molt::rotary and molt::silu_mul with their gradients. The arithmetic is in kernels_rows.cc.
+// molt::add_rms_norm, molt::linear, molt::rotary and molt::silu_mul with their gradients. The arithmetic is in kernels_rows.cc.
 #include "ops.h"
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -51,7 +51,6 @@ std::tuple<Tensor, Tensor> norm_backward(const Tensor& total, const Tensor& w, c
 
 struct NormFunction : torch::autograd::Function<NormFunction> {
   static variable_list forward(AutogradContext* ctx, const Tensor& x, const std::optional<Tensor>& r, const Tensor& w, double eps) {
-    at::AutoDispatchBelowADInplaceOrView below;
     Norm n = norm_forward(x, r.value_or(Tensor()), w, eps);
     ctx->save_for_backward({n.total, w, n.rstd});
     ctx->saved_data["added"] = r.has_value();
@@ -70,7 +69,6 @@ struct NormFunction : torch::autograd::Function<NormFunction> {
 };
 
 std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const std::optional<Tensor>& r, const Tensor& w, double eps) {
-  at::AutoDispatchBelowADInplaceOrView below;
   Norm n = norm_forward(x, r.value_or(Tensor()), w, eps);
   return {n.total, n.y};
 }
@@ -80,6 +78,27 @@ std::tuple<Tensor, Tensor> add_rms_norm_autograd(const Tensor& x, const std::opt
   auto out = NormFunction::apply(x, r, w, eps);
   if (r) return {out[0], out[1]};
   return {x, out[0]};
+}
+
+struct LinearFunction : torch::autograd::Function<LinearFunction> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& w, const std::optional<Tensor>& b) {
+    ctx->save_for_backward({x, w});
+    ctx->saved_data["bias"] = b.has_value();
+    return at::linear(x, w, b);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list g) {
+    auto s = ctx->get_saved_variables();
+    Tensor dy = g[0].contiguous(), dx, dw, db;
+    if (ctx->needs_input_grad(0)) dx = product(dy, s[1]);
+    if (ctx->needs_input_grad(1)) dw = product(dy.t(), s[0]);
+    if (ctx->saved_data["bias"].toBool()) db = dy.sum(0);
+    return {dx, dw, db};
+  }
+};
+
+Tensor linear_autograd(const Tensor& x, const Tensor& w, const std::optional<Tensor>& b) {
+  TORCH_CHECK(x.dim() == 2 && w.dim() == 2, "x must be [rows, in] and w [out, in], not ", x.sizes(), " and ", w.sizes());
+  return wants_grad(x, w, b.value_or(Tensor())) ? LinearFunction::apply(x, w, b) : at::linear(x, w, b);
 }
 
 Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bool back) {
@@ -101,7 +120,6 @@ Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bool back) 
 
 struct RotaryFunction : torch::autograd::Function<RotaryFunction> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& cos, const Tensor& sin) {
-    at::AutoDispatchBelowADInplaceOrView below;
     ctx->save_for_backward({cos, sin});
     return rotate(x, cos, sin, false);
   }
@@ -112,7 +130,6 @@ struct RotaryFunction : torch::autograd::Function<RotaryFunction> {
 };
 
 Tensor rotary(const Tensor& x, const Tensor& cos, const Tensor& sin) {
-  at::AutoDispatchBelowADInplaceOrView below;
   return rotate(x, cos, sin, false);
 }
 Tensor rotary_autograd(const Tensor& x, const Tensor& cos, const Tensor& sin) {
@@ -120,7 +137,6 @@ Tensor rotary_autograd(const Tensor& x, const Tensor& cos, const Tensor& sin) {
 }
 
 Tensor silu_mul(const Tensor& gu) {
-  at::AutoDispatchBelowADInplaceOrView below;
   bool half = is_half(gu, "gate_up");
   TORCH_CHECK(gu.dim() == 2 && gu.is_contiguous() && gu.size(1) % 2 == 0, "gate_up must be contiguous [rows, 2*inner], not ", gu.sizes());
   int64_t n = gu.size(0), inner = gu.size(1) / 2;
@@ -151,13 +167,23 @@ Tensor silu_mul_autograd(const Tensor& gu) { return wants_grad(gu) ? SiluFunctio
 
 }  // namespace
 
+Tensor product(const Tensor& a, const Tensor& b) {
+  static auto op = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
+  if (a.scalar_type() != at::kFloat || !op || a.numel() == 0 || b.numel() == 0) return at::mm(a, b);
+  torch::jit::Stack stack{a, b.t(), c10::IValue(), std::string("none"), c10::List<std::optional<at::Scalar>>(), std::string()};
+  op->callBoxed(stack);
+  return stack[0].toTensor();
+}
+
 void register_pointwise_cpu(torch::Library& m) {
   m.impl("add_rms_norm", add_rms_norm);
+  m.impl("linear", at::linear);
   m.impl("rotary", rotary);
   m.impl("silu_mul", silu_mul);
 }
 void register_pointwise_autograd(torch::Library& m) {
   m.impl("add_rms_norm", add_rms_norm_autograd);
+  m.impl("linear", linear_autograd);
   m.impl("rotary", rotary_autograd);
   m.impl("silu_mul", silu_mul_autograd);
 }

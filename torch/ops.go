@@ -142,7 +142,7 @@ var (
 	opEmbedding   = op{name: "aten::embedding"}
 	opLogSoftmax  = op{name: "aten::log_softmax", overload: "int"}
 	opNorm        = op{name: "aten::linalg_vector_norm"}
-	opLinear      = op{name: "aten::linear"}
+	opLinear      = op{name: "molt::linear"}
 	opReshape     = op{name: "aten::reshape"}
 	opTranspose   = op{name: "aten::transpose", overload: "int"}
 	opNarrow      = op{name: "aten::narrow"}
