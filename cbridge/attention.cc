@@ -1,13 +1,8 @@
 // molt::attention and its backward: checks, work shared out to threads, autograd. The arithmetic is in kernels_attention.cc.
 #include "ops.h"
 
-#include <torch/csrc/autograd/custom_function.h>
 #include <algorithm>
 #include <vector>
-
-using at::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 namespace molt {
 namespace {

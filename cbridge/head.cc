@@ -2,12 +2,7 @@
 // TORCH_LIBRARY block. The arithmetic on rows of logits is in kernels_rows.cc.
 #include "ops.h"
 
-#include <torch/csrc/autograd/custom_function.h>
 #include <algorithm>
-
-using at::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 namespace molt {
 namespace {
@@ -17,8 +12,8 @@ void check_head(const Tensor& h, const Tensor& w, const Tensor& ids, const Tenso
   TORCH_CHECK(h.dim() == 2 && w.dim() == 2 && w.size(1) == h.size(1) && w.scalar_type() == h.scalar_type(),
               "h [N,D] and w [V,D] do not fit: ", h.scalar_type(), h.sizes(), " and ", w.scalar_type(), w.sizes());
   int64_t n = h.size(0), v = w.size(0);
-  TORCH_CHECK(ids.scalar_type() == at::kLong && ids.dim() == 2 && ids.size(0) == n && ids.size(1) > 0 && ids.size(1) <= kMaxIds, "ids must be int64 [", n,
-              ",K], not ", ids.scalar_type(), ids.sizes());
+  TORCH_CHECK(ids.scalar_type() == at::kLong && ids.dim() == 2 && ids.size(0) == n && ids.size(1) > 0 && ids.size(1) <= kMaxIds,
+              "ids must be int64 [", n, ",1 to ", kMaxIds, "], not ", ids.scalar_type(), ids.sizes());
   TORCH_CHECK(inv_t.scalar_type() == at::kFloat && inv_t.is_contiguous() && inv_t.dim() == 1 && inv_t.size(0) == n,
               "inv_t must be float32 [", n, "], not ", inv_t.scalar_type(), inv_t.sizes());
   TORCH_CHECK(chunk > 0, "chunk must be positive");
@@ -27,20 +22,15 @@ void check_head(const Tensor& h, const Tensor& w, const Tensor& ids, const Tenso
     TORCH_CHECK(p[i] >= 0 && p[i] < v, "id ", p[i], " of row ", i / ids.size(1), " is not in 0..", v - 1);
 }
 
-// Logits of rows [a, a+n): a float32 product does not depend on its other rows when their number is a multiple of 4, at least 8.
-Tensor logits(const Tensor& h, const Tensor& w, int64_t a, int64_t n) {
-  int64_t rows = std::max<int64_t>(8, (n + 3) / 4 * 4);
-  Tensor x = h.narrow(0, a, n);
-  if (rows != n) x = at::cat({x, at::zeros({rows - n, h.size(1)}, h.options())});
-  return at::linear(x, w);
-}
-
-// Logits are made a chunk at a time.
+// Makes logits a chunk at a time. A row of a float32 product does not depend on the others when their number is a multiple of 4, at
+// least 8.
 template <class F>
 void chunks(const Tensor& h, const Tensor& w, int64_t chunk, F f) {
   for (int64_t a = 0; a < h.size(0); a += chunk) {
-    int64_t n = std::min(chunk, h.size(0) - a);
-    f(a, n, logits(h, w, a, n));
+    int64_t n = std::min(chunk, h.size(0) - a), rows = std::max<int64_t>(8, (n + 3) / 4 * 4);
+    Tensor x = h.narrow(0, a, n);
+    if (rows != n) x = at::cat({x, at::zeros({rows - n, h.size(1)}, h.options())});
+    f(a, n, at::linear(x, w));
   }
 }
 

@@ -107,9 +107,7 @@ void fetch(const Attention& a, Walk& walk, int h, int32_t tile, int32_t lo, int3
   }
 }
 
-struct Bounds {
-  int32_t b, lo, hi;
-};
+struct Bounds { int32_t b, lo, hi; };
 inline Bounds bounds(const Attention& a, int64_t row0, int64_t row1) {
   Bounds r = {a.rows[3 * row0], INT32_MAX, 0};
   for (int64_t n = row0; n < row1; n++) {

@@ -2,10 +2,15 @@
 #pragma once
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 #include "kernels.h"
 
 namespace molt {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 inline int instruction_set() {  // 0: any x86-64, 1: AVX2, 2: AVX-512
   static const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -22,22 +27,22 @@ inline const RowKernels& row_kernels(bool half) {
   return all[instruction_set()][half];
 }
 
-inline bool is_half(const at::Tensor& t, const char* name) {
+inline bool is_half(const Tensor& t, const char* name) {
   TORCH_CHECK(t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16, name, " must be float32 or bfloat16, not ",
               t.scalar_type());
   return t.scalar_type() == at::kBFloat16;
 }
-inline void check_like(const at::Tensor& t, const at::Tensor& model, const char* name) {
+inline void check_like(const Tensor& t, const Tensor& model, const char* name) {
   TORCH_CHECK(t.scalar_type() == model.scalar_type() && t.sizes() == model.sizes(), name, " must be ", model.scalar_type(), model.sizes(),
               ", not ", t.scalar_type(), t.sizes());
 }
 // The address of t's element i in memory order; null for no tensor.
-inline void* element(const at::Tensor& t, int64_t i) {
+inline void* element(const Tensor& t, int64_t i) {
   return t.defined() ? static_cast<char*>(t.data_ptr()) + i * t.element_size() : nullptr;
 }
 
 // a·b, for gradients: libtorch gives float32 products to MKL, which has no AVX-512 for AMD; through oneDNN they are twice as fast there.
-at::Tensor product(const at::Tensor& a, const at::Tensor& b);
+Tensor product(const Tensor& a, const Tensor& b);
 
 // No graph is made when no gradient is wanted.
 template <class... T>

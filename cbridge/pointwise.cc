@@ -1,12 +1,7 @@
 // molt::add_rms_norm, molt::linear, molt::rotary and molt::silu_mul with their gradients. The arithmetic is in kernels_rows.cc.
 #include "ops.h"
 
-#include <torch/csrc/autograd/custom_function.h>
 #include <vector>
-
-using at::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 namespace molt {
 namespace {

@@ -1,9 +1,9 @@
 package multimodal
 
 import (
+	"container/heap"
 	"fmt"
 	"hash/maphash"
-	"math"
 	"strings"
 	"sync/atomic"
 )
@@ -37,9 +37,6 @@ func pair(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(u
 func newBPE(d definition) (*bpe, error) {
 	b := &bpe{merges: make(map[uint64]merge, len(d.merges)), unknown: noID, seed: maphash.MakeSeed()}
 	b.cache = make([]atomic.Pointer[cachedWord], cacheSlots)
-	if len(d.merges) > math.MaxInt32 {
-		return nil, fmt.Errorf("tokenizer: %d merges are too many", len(d.merges))
-	}
 	if d.unknown != "" {
 		id, ok := d.vocab[d.unknown]
 		if !ok {
@@ -55,6 +52,9 @@ func newBPE(d definition) (*bpe, error) {
 		b.bytes[i] = id
 	}
 	for rank, m := range d.merges {
+		if len(m) != 2 {
+			return nil, fmt.Errorf("tokenizer: merge %d has the tokens %q, want two", rank, []string(m))
+		}
 		left, ok1 := d.vocab[m[0]]
 		right, ok2 := d.vocab[m[1]]
 		id, ok3 := d.vocab[m[0]+m[1]]
@@ -111,14 +111,14 @@ func (b *bpe) merge(ids []int32, word string) []int32 {
 			return
 		}
 		if m, ok := b.merges[pair(symbols[left].id, symbols[symbols[left].next].id)]; ok {
-			queue.push(uint64(m.rank)<<32 | uint64(left))
+			heap.Push(&queue, uint64(m.rank)<<32|uint64(left))
 		}
 	}
 	for i := range symbols {
 		consider(int32(i))
 	}
 	for len(queue) > 0 {
-		first := queue.pop()
+		first := heap.Pop(&queue).(uint64)
 		left := int32(uint32(first))
 		l := &symbols[left]
 		if l.id == noID || l.next < 0 { // merged away since, or last by now
@@ -142,39 +142,17 @@ func (b *bpe) merge(ids []int32, word string) []int32 {
 	return ids
 }
 
-// minHeap is a binary heap of numbers, smallest first, without the boxing of container/heap.
+// minHeap is a heap of numbers for container/heap, smallest first.
 type minHeap []uint64
 
-func (h *minHeap) push(x uint64) {
-	q := append(*h, x)
-	i := len(q) - 1
-	for parent := (i - 1) / 2; i > 0 && x < q[parent]; i, parent = parent, (parent-1)/2 {
-		q[i] = q[parent]
-	}
-	q[i] = x
-	*h = q
-}
+func (h minHeap) Len() int           { return len(h) }
+func (h minHeap) Less(i, j int) bool { return h[i] < h[j] }
+func (h minHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *minHeap) Push(x any)        { *h = append(*h, x.(uint64)) }
 
-func (h *minHeap) pop() uint64 {
-	q := *h
-	top, x := q[0], q[len(q)-1]
-	q = q[:len(q)-1]
-	*h = q
-	if len(q) == 0 {
-		return top
-	}
-	i := 0
-	for {
-		child := 2*i + 1
-		if child+1 < len(q) && q[child+1] < q[child] {
-			child++
-		}
-		if child >= len(q) || x <= q[child] {
-			break
-		}
-		q[i] = q[child]
-		i = child
-	}
-	q[i] = x
-	return top
+func (h *minHeap) Pop() any {
+	last := len(*h) - 1
+	x := (*h)[last]
+	*h = (*h)[:last]
+	return x
 }

@@ -45,19 +45,17 @@ func NewChat(tok *Tokenizer, template, bos, eos string) (*Chat, error) {
 		return nil, fmt.Errorf("chat template: %w", err)
 	}
 	c := &Chat{tok: tok, template: parsed, bos: bos, eos: eos, bosID: noID, end: noID, stops: tok.EOS()}
-	if bos != "" {
-		id, ok := tok.ID(bos)
-		if !ok {
-			return nil, fmt.Errorf("the vocabulary lacks the BOS token %q; give its text or none", bos)
+	for role, token := range map[string]string{"BOS": bos, "EOS": eos} {
+		id, ok := tok.ID(token)
+		switch {
+		case token == "":
+		case !ok:
+			return nil, fmt.Errorf("the vocabulary lacks the %s token %q; give its text or none", role, token)
+		case role == "BOS":
+			c.bosID = id
+		default:
+			c.addStop(id)
 		}
-		c.bosID = id
-	}
-	if eos != "" {
-		id, ok := tok.ID(eos)
-		if !ok {
-			return nil, fmt.Errorf("the vocabulary lacks the EOS token %q; give its text or none", eos)
-		}
-		c.addStop(id)
 	}
 	c.findEnd()
 	return c, nil
@@ -105,11 +103,10 @@ func (c *Chat) Render(msgs []Message, opts RenderOptions) (string, error) {
 	if len(opts.Tools) > 0 {
 		vars["tools"] = opts.Tools
 	}
-	if c.bos != "" {
-		vars["bos_token"] = c.bos
-	}
-	if c.eos != "" {
-		vars["eos_token"] = c.eos
+	for name, token := range map[string]string{"bos_token": c.bos, "eos_token": c.eos} {
+		if token != "" {
+			vars[name] = token
+		}
 	}
 	maps.Copy(vars, opts.Extra)
 	text, err := c.template.Render(vars)
@@ -139,31 +136,26 @@ func (c *Chat) Prompt(msgs []Message, opts RenderOptions) ([]int32, error) {
 
 // Delta gives the ids that continue a generated reply: what the template writes after it, the next messages, and the
 // header of the next assistant message. history is the conversation that the reply's prompt came from, with the same
-// opts. stopped says that the reply's ids end with a stop token: the template's own is then left out. Neither history
-// nor reply is encoded again. White space that the template trims from the reply does not count as rewriting.
-//
-// The error is ErrRewritten where the whole conversation does not start with the prompt and the reply.
+// opts. stopped says that the reply's ids end with a stop token: the template's own is then left out. The error is
+// ErrRewritten where the whole conversation does not start with the prompt and the reply.
 func (c *Chat) Delta(history []Message, reply string, stopped bool, next []Message, opts RenderOptions) ([]int32, error) {
 	opts.AddGenerationPrompt = true
 	if stopped && c.end != noID {
 		reply = strings.TrimSuffix(reply, c.tok.Token(c.end))
 	}
-	with := func(content string) (string, error) {
-		return c.Render(slices.Concat(history, []Message{{Role: "assistant", Content: content}}, next), opts)
+	var err error
+	show := func(msgs ...[]Message) (text string) {
+		if err == nil {
+			text, err = c.Render(slices.Concat(msgs...), opts)
+		}
+		return text
 	}
-	prompt, err := c.Render(history, opts)
-	if err != nil {
-		return nil, err
-	}
-	whole, err := with(reply)
-	if err != nil {
-		return nil, err
-	}
+	prompt, whole := show(history), show(history, []Message{{Role: "assistant", Content: reply}}, next)
 	mark := "@reply@"
 	for n := 0; strings.Contains(whole, mark); n++ {
 		mark = "@reply" + strconv.Itoa(n) + "@"
 	}
-	marked, err := with(mark)
+	marked := show(history, []Message{{Role: "assistant", Content: mark}}, next)
 	if err != nil {
 		return nil, err
 	}
@@ -184,13 +176,11 @@ func (c *Chat) Delta(history []Message, reply string, stopped bool, next []Messa
 	return ids, nil
 }
 
-// StopIDs are the ids that end a reply: the tokenizer's and the model's end-of-sequence tokens, and the token that the
-// template puts after an assistant's message. The slice is the caller's.
+// StopIDs are the ids that end a reply: end-of-sequence tokens and what the template puts after one. The slice is the caller's.
 func (c *Chat) StopIDs() []int32 { return slices.Clone(c.stops) }
 
-// OpenChat reads the tokenizer and the chat template of the model at path: a .gguf file, or a Hugging Face folder with tokenizer.json
-// and a template in chat_template.jinja or tokenizer_config.json. A beginning-of-sequence token is used where the tokenizer adds
-// one by itself or the template writes one.
+// OpenChat reads the tokenizer and the chat template of the model at path: a .gguf file or a Hugging Face folder. A
+// beginning-of-sequence token is used where the tokenizer adds one by itself or the template writes one.
 func OpenChat(path string) (*Chat, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -201,11 +191,11 @@ func OpenChat(path string) (*Chat, error) {
 		open = chatOfFolder
 	}
 	tok, template, addsBOS, err := open(path)
+	if err == nil && template == "" {
+		err = errors.New("it has no chat template: take an instruction-tuned model")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", path, err)
-	}
-	if template == "" {
-		return nil, fmt.Errorf("model %s has no chat template: take an instruction-tuned model", path)
 	}
 	bos, eos := "", ""
 	if id, ok := tok.BOS(); ok && (addsBOS || strings.Contains(template, "bos_token")) {
@@ -245,15 +235,10 @@ func chatOfFolder(dir string) (tok *Tokenizer, template string, addsBOS bool, er
 		return nil, "", false, err
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "chat_template.jinja"))
-	switch {
-	case err == nil:
-		return tok, string(text), config.AddBOS, nil
-	case !errors.Is(err, fs.ErrNotExist):
-		return nil, "", false, err
-	case len(config.Template) == 0:
-		return tok, "", config.AddBOS, nil
+	if !errors.Is(err, fs.ErrNotExist) {
+		return tok, string(text), config.AddBOS, err
 	}
-	if json.Unmarshal(config.Template, &template) == nil {
+	if len(config.Template) == 0 || json.Unmarshal(config.Template, &template) == nil {
 		return tok, template, config.AddBOS, nil
 	}
 	var named []struct{ Name, Template string } // several templates: the one for chats is "default"

@@ -8,10 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // readEnds adds the end and beginning tokens that the files beside tokenizer.json name.
-func (d *definition) readEnds(dir string) (err error) {
+func (d *definition) readEnds(dir string) error {
 	var names struct {
 		EOS tokenName `json:"eos_token"`
 		BOS tokenName `json:"bos_token"`
@@ -19,17 +20,17 @@ func (d *definition) readEnds(dir string) (err error) {
 	if err := readOptional(filepath.Join(dir, "tokenizer_config.json"), &names); err != nil {
 		return err
 	}
-	if names.BOS != "" {
-		if d.bos, err = d.find(string(names.BOS)); err != nil {
-			return err
+	for role, token := range map[string]tokenName{"eos": names.EOS, "bos": names.BOS} {
+		id, ok := d.find(string(token))
+		switch {
+		case token == "":
+		case !ok:
+			return fmt.Errorf("tokenizer_config.json names the token %q, which tokenizer.json does not have", token)
+		case role == "bos":
+			d.bos = id
+		default:
+			d.eos = append(d.eos, id)
 		}
-	}
-	if names.EOS != "" {
-		id, err := d.find(string(names.EOS))
-		if err != nil {
-			return err
-		}
-		d.eos = append(d.eos, id)
 	}
 	var settings struct {
 		EOS idList `json:"eos_token_id"`
@@ -53,16 +54,14 @@ func readOptional(path string, into any) error {
 	return nil
 }
 
-func (d *definition) find(token string) (int32, error) {
+func (d *definition) find(token string) (int32, bool) {
 	for _, a := range d.added {
 		if a.Content == token {
-			return a.ID, nil
+			return a.ID, true
 		}
 	}
-	if id, ok := d.vocab[token]; ok {
-		return id, nil
-	}
-	return 0, fmt.Errorf("tokenizer_config.json names the token %q, which tokenizer.json does not have", token)
+	id, ok := d.vocab[token]
+	return id, ok
 }
 
 // tokenName is written as the token or as an object with its content.
@@ -82,29 +81,13 @@ func (n *tokenName) UnmarshalJSON(raw []byte) error {
 type idList []int32
 
 func (l *idList) UnmarshalJSON(raw []byte) error {
-	if bytes.HasPrefix(raw, []byte("[")) {
-		return json.Unmarshal(raw, (*[]int32)(l))
+	if !bytes.HasPrefix(raw, []byte("[")) && string(raw) != "null" {
+		raw = slices.Concat([]byte("["), raw, []byte("]"))
 	}
-	if string(raw) == "null" {
-		return nil
-	}
-	var id int32
-	err := json.Unmarshal(raw, &id)
-	*l = idList{id}
-	return err
+	return json.Unmarshal(raw, (*[]int32)(l))
 }
 
-// maxFile bounds the JSON files that are read, in bytes; the largest tokenizers in use have a tenth.
-const maxFile = 400 << 20
-
 func readJSON(path string, into any) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() || info.Size() > maxFile {
-		return fmt.Errorf("%s: not a regular file of at most %d bytes", path, maxFile)
-	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return err

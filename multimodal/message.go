@@ -1,12 +1,10 @@
 package multimodal
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 )
 
 // Message is one turn of a conversation. Its JSON is that of the OpenAI chat API: content that is missing or null is
@@ -71,28 +69,21 @@ func (m Message) MarshalJSON() ([]byte, error) {
 
 // contentText reads content as the API allows it: nothing, text, or parts of type text.
 func contentText(raw json.RawMessage) (string, error) {
-	if len(raw) == 0 || string(raw) == "null" {
-		return "", nil
-	}
-	if raw[0] != '[' {
-		var text string
-		if err := json.Unmarshal(raw, &text); err != nil {
-			return "", fmt.Errorf("message content: %w", err)
-		}
+	var text string
+	if len(raw) == 0 || json.Unmarshal(raw, &text) == nil { // null leaves it empty
 		return text, nil
 	}
 	var parts []struct{ Type, Text string }
 	if err := json.Unmarshal(raw, &parts); err != nil {
 		return "", fmt.Errorf("message content: %w", err)
 	}
-	var text strings.Builder
 	for _, p := range parts {
 		if p.Type != "text" {
 			return "", fmt.Errorf("message content: parts of type %q are not supported; send parts of type \"text\"", p.Type)
 		}
-		text.WriteString(p.Text)
+		text += p.Text
 	}
-	return text.String(), nil
+	return text, nil
 }
 
 // toolCall is a tool call whose arguments are an object.
@@ -108,34 +99,29 @@ type toolCall struct {
 // forTemplate is the message as chat templates expect it: arguments of tool calls, which the API carries as text, are
 // objects. Text that is no JSON object, which models do produce, stays text.
 func (m Message) forTemplate() (json.RawMessage, error) {
-	if m.ToolCalls != nil {
-		var calls []json.RawMessage
-		if err := json.Unmarshal(m.ToolCalls, &calls); err != nil {
-			return nil, fmt.Errorf("message with role %q: tool_calls: %w", m.Role, err)
+	if m.ToolCalls == nil {
+		return m.MarshalJSON()
+	}
+	var calls []json.RawMessage
+	err := json.Unmarshal(m.ToolCalls, &calls)
+	for i, raw := range calls {
+		var call toolCall
+		var arguments string
+		var object map[string]json.RawMessage
+		if json.Unmarshal(raw, &call) != nil || json.Unmarshal(call.Function.Arguments, &arguments) != nil ||
+			json.Unmarshal([]byte(arguments), &object) != nil || object == nil {
+			continue // not the API's form: as it is
 		}
-		for i, raw := range calls {
-			var call toolCall
-			var arguments string
-			if json.Unmarshal(raw, &call) != nil || json.Unmarshal(call.Function.Arguments, &arguments) != nil {
-				continue // not the API's form: as it is
-			}
-			if call.Function.Arguments = []byte(arguments); !isObject(call.Function.Arguments) {
-				continue
-			}
-			opened, err := json.Marshal(call)
-			if err != nil {
-				return nil, err
-			}
-			calls[i] = opened
-		}
-		var err error
-		if m.ToolCalls, err = json.Marshal(calls); err != nil {
-			return nil, err
+		call.Function.Arguments = []byte(arguments)
+		if err == nil {
+			calls[i], err = json.Marshal(call)
 		}
 	}
+	if err == nil {
+		m.ToolCalls, err = json.Marshal(calls)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("message with role %q: tool_calls: %w", m.Role, err)
+	}
 	return m.MarshalJSON()
-}
-
-func isObject(raw []byte) bool {
-	return bytes.HasPrefix(bytes.TrimSpace(raw), []byte("{")) && json.Valid(raw)
 }

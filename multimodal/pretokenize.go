@@ -2,6 +2,7 @@ package multimodal
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -17,57 +18,27 @@ func chain(splitters []splitter) splitter {
 		return func(text string, emit func(string)) { emit(text) }
 	}
 	first, rest := splitters[0], chain(splitters[1:])
-	if len(splitters) == 1 {
-		return first
-	}
 	return func(text string, emit func(string)) {
 		first(text, func(piece string) { rest(piece, emit) })
 	}
 }
 
-// splitDigits isolates every numeric character, or runs of them where not individual.
-func splitDigits(individual bool) splitter {
-	table := classes()
-	return func(text string, emit func(string)) {
-		start, inRun := 0, false
-		for i, r := range text {
-			digit := table[r]&numeric != 0
-			if i > start && (digit != inRun || digit && individual) {
-				emit(text[start:i])
-				start = i
-			}
-			inRun = digit
+// splitDigits isolates every numeric character.
+func splitDigits(text string, emit func(string)) {
+	table, start := classes(), 0
+	for i, r := range text {
+		if table[r]&numeric == 0 {
+			continue
 		}
-		if start < len(text) {
-			emit(text[start:])
+		if i > start {
+			emit(text[start:i])
 		}
+		start = i + utf8.RuneLen(r)
+		emit(text[i:start])
 	}
-}
-
-// splitString isolates every occurrence of sep.
-func splitString(sep string) splitter {
-	return func(text string, emit func(string)) {
-		for text != "" {
-			i := strings.Index(text, sep)
-			switch {
-			case i < 0:
-				emit(text)
-				return
-			case i > 0:
-				emit(text[:i])
-			}
-			emit(sep)
-			text = text[i+len(sep):]
-		}
+	if start < len(text) {
+		emit(text[start:])
 	}
-}
-
-// prefixSpace puts a space in front of text that does not start with one.
-func prefixSpace(text string, emit func(string)) {
-	if !strings.HasPrefix(text, " ") {
-		text = " " + text
-	}
-	emit(text)
 }
 
 // gpt2Pattern is the pattern of the byte-level pre-tokenizer; splitGPT2 is the same, several times faster.
@@ -77,10 +48,7 @@ func splitGPT2(text string, emit func(string)) {
 	for table := classes(); text != ""; {
 		n := contraction(text)
 		if n == 0 {
-			n = spacedRun(text, table[:])
-		}
-		if n == 0 {
-			n = spaces(text, table[:])
+			n = word(text, table[:])
 		}
 		emit(text[:n])
 		text = text[n:]
@@ -89,61 +57,43 @@ func splitGPT2(text string, emit func(string)) {
 
 // contraction is the length of an English contraction at the start of text, 0 if there is none.
 func contraction(text string) int {
-	if text[0] != '\'' {
-		return 0
-	}
-	for _, tail := range []string{"s", "t", "m", "d", "re", "ve", "ll"} {
-		if strings.HasPrefix(text[1:], tail) {
-			return 1 + len(tail)
+	for _, c := range []string{"'s", "'t", "'m", "'d", "'re", "'ve", "'ll"} {
+		if strings.HasPrefix(text, c) {
+			return len(c)
 		}
 	}
 	return 0
 }
 
-// spacedRun is the length of one optional space and a run of letters, of numbers or of neither, at the start of text;
-// 0 if text starts with other white space.
-func spacedRun(text string, table []class) int {
-	const kinds = letter | number | space
-	n := 0
+// word is the length of one optional space and a run of letters, of numbers or of neither, at the start of text; or else that
+// of the white space there, without its last character where something follows that the character can go with.
+func word(text string, table []class) int {
+	start := 0
 	if text[0] == ' ' {
-		n = 1
+		start = 1
 	}
-	if n == len(text) {
-		return 0
+	if n, _, kind := run(text[start:], table); n > 0 && kind != space {
+		return start + n
 	}
-	r, width := utf8.DecodeRuneInString(text[n:])
-	kind := table[r] & kinds
-	if kind == space {
-		return 0
-	}
-	for n += width; n < len(text); n += width {
-		if c := text[n]; c < utf8.RuneSelf {
-			r, width = rune(c), 1
-		} else {
-			r, width = utf8.DecodeRuneInString(text[n:])
-		}
-		if table[r]&kinds != kind {
-			break
-		}
+	n, last, _ := run(text, table)
+	if n < len(text) && last > 0 {
+		return last
 	}
 	return n
 }
 
-// spaces is the length of the white space at the start of text, without its last character where something follows
-// that the character can go with.
-func spaces(text string, table []class) int {
-	last, n := 0, 0
-	for n < len(text) {
-		r, width := utf8.DecodeRuneInString(text[n:])
-		if table[r]&space == 0 {
-			if last > 0 {
-				return last
-			}
-			break
+// run is the length of the characters of one kind at the start of text, and where the last of them begins.
+func run(text string, table []class) (n, last int, kind class) {
+	for i, r := range text {
+		k := table[r] & (letter | number | space)
+		if i == 0 {
+			kind = k
+		} else if k != kind {
+			return i, last, kind
 		}
-		last, n = n, n+width
+		last = i
 	}
-	return n
+	return len(text), last, kind
 }
 
 // splitRegex isolates every match of a pattern of tokenizer.json, which may look ahead and so needs a backtracking
@@ -179,58 +129,37 @@ func splitRegex(pattern string) (splitter, error) {
 	}, nil
 }
 
+var classOrBracket = regexp.MustCompile(`(?s)\\[pP]\{[^}]*\}|\\.?|[\[\]]`)
+
 // pinClasses writes the Unicode classes of a pattern as explicit ranges.
-func pinClasses(pattern string) (string, error) {
-	var b strings.Builder
+func pinClasses(pattern string) (pinned string, err error) {
 	inSet := false
-	for i := 0; i < len(pattern); {
-		size := 1
-		switch c := pattern[i]; {
-		case c == '[':
-			inSet = true
-		case c == ']':
-			inSet = false
-		case c == '\\':
-			size = min(2, len(pattern)-i)
-			rest := pattern[i:]
-			if strings.HasPrefix(rest, `\p`) {
-				size = strings.IndexByte(rest, '}') + 1
-			}
-			if ranges, ok := regexClasses[rest[:size]]; ok {
-				writeRanges(&b, ranges, inSet)
-				i += size
-				continue
-			}
-			if size != 2 || strings.ContainsAny(rest[1:2], "pPdDwWbB") {
-				return "", fmt.Errorf("pattern %q: the class %.8q is not supported", pattern, rest)
-			}
-			if rest[1] == 'S' {
-				if inSet {
-					return "", fmt.Errorf(`pattern %q: \S inside brackets is not supported`, pattern)
-				}
-				b.WriteString("[^")
-				writeRanges(&b, unicodeSpace, true)
-				b.WriteByte(']')
-				i += size
-				continue
-			}
+	pinned = classOrBracket.ReplaceAllStringFunc(pattern, func(part string) string {
+		ranges, isClass := regexClasses[part]
+		switch {
+		case part == "[" || part == "]":
+			inSet = part == "["
+		case isClass && inSet:
+			return spell(ranges)
+		case isClass:
+			return "[" + spell(ranges) + "]"
+		case part == `\S` && !inSet:
+			return "[^" + spell(unicodeSpace) + "]"
+		case part == `\` || strings.ContainsAny(part[1:2], "pPdDwWbBS"):
+			err = fmt.Errorf("pattern %q: the class %q is not supported (in brackets: %v)", pattern, part, inSet)
 		}
-		b.WriteString(pattern[i : i+size])
-		i += size
-	}
-	return b.String(), nil
+		return part
+	})
+	return pinned, err
 }
 
-func writeRanges(b *strings.Builder, ranges []rune, inSet bool) {
-	if !inSet {
-		b.WriteByte('[')
-	}
+// spell writes ranges as they stand within brackets.
+func spell(ranges []rune) string {
+	var b strings.Builder
 	for i := 0; i < len(ranges); i += 2 {
-		fmt.Fprintf(b, `%s-%s`, escape(ranges[i]), escape(ranges[i+1]))
+		fmt.Fprintf(&b, `%s-%s`, escape(ranges[i]), escape(ranges[i+1]))
 	}
-	if !inSet {
-		b.WriteByte(']')
-	}
+	return b.String()
 }
 
 func escape(r rune) string {

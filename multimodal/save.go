@@ -18,12 +18,11 @@ func SaveText(path, dir string) error {
 	if err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
-	if !info.IsDir() {
-		err = writeText(path, dir)
-	} else {
-		err = copyText(path, dir)
+	write := writeText
+	if info.IsDir() {
+		write = copyText
 	}
-	if err != nil {
+	if err := write(path, dir); err != nil {
 		return fmt.Errorf("tokenizer of %s: %w", path, err)
 	}
 	return nil
@@ -36,10 +35,10 @@ func copyText(from, to string) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err != nil {
-			return err
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to, name), data, 0o644)
 		}
-		if err := os.WriteFile(filepath.Join(to, name), data, 0o644); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -56,38 +55,19 @@ func writeText(path, dir string) error {
 	if err != nil {
 		return err
 	}
-	name, _ := f.Meta["tokenizer.ggml.pre"].(string) // FromGGUF has checked both
-	merges, _ := f.Meta["tokenizer.ggml.merges"].([]string)
-	vocab, added := map[string]int32{}, []addedToken{}
-	for id, token := range tok.names {
-		if token == "" {
-			continue
-		}
-		vocab[token] = int32(id)
-		if special, ok := tok.special[int32(id)]; ok {
-			added = append(added, addedToken{ID: int32(id), Content: token, Special: special})
-		}
+	file, err := ggufFile(f.Meta)
+	if err != nil {
+		return err
 	}
 	type object = map[string]any
-	pre := preTokenizers[name]
-	steps := []object{}
-	if pre.digits {
-		steps = append(steps, object{"type": "Digits", "individual_digits": true})
+	name, _ := f.Meta["tokenizer.ggml.pre"].(string) // ggufFile has checked both
+	var all object
+	if err := json.Unmarshal(preTokenizers[name].file(), &all); err != nil {
+		return err
 	}
-	plain := pre.pattern == gpt2Pattern // which ByteLevel has built in
-	if !plain {
-		steps = append(steps, object{"type": "Split", "pattern": object{"Regex": pre.pattern}, "behavior": "Isolated", "invert": false})
-	}
-	level := object{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": plain}
-	all := object{
-		"version": "1.0", "added_tokens": added, "pre_tokenizer": object{"type": "Sequence", "pretokenizers": append(steps, level)},
-		"post_processor": nil, "decoder": object{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
-		"model": object{"type": "BPE", "vocab": vocab, "merges": merges, "ignore_merges": pre.ignoreMerges, "byte_fallback": false,
-			"fuse_unk": false, "unk_token": nil},
-	}
-	if pre.nfc {
-		all["normalizer"] = object{"type": "NFC"}
-	}
+	all["added_tokens"] = file.AddedTokens
+	model, _ := all["model"].(object)
+	model["vocab"], model["merges"] = file.Model.Vocab, f.Meta["tokenizer.ggml.merges"]
 	config := object{"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false}
 	if id, ok := tok.BOS(); ok {
 		config["bos_token"] = tok.Token(id)
@@ -95,11 +75,10 @@ func writeText(path, dir string) error {
 	if ids := tok.EOS(); len(ids) > 0 {
 		config["eos_token"] = tok.Token(ids[0])
 	}
-	if template, ok := f.Meta["tokenizer.chat_template"].(string); ok {
-		config["chat_template"] = template
-	}
-	if adds, ok := f.Meta["tokenizer.ggml.add_bos_token"].(bool); ok {
-		config["add_bos_token"] = adds
+	for key, name := range map[string]string{"tokenizer.chat_template": "chat_template", "tokenizer.ggml.add_bos_token": "add_bos_token"} {
+		if v, ok := f.Meta[key]; ok {
+			config[name] = v
+		}
 	}
 	for file, v := range map[string]any{"tokenizer.json": all, "tokenizer_config.json": config} {
 		text, err := json.Marshal(v)

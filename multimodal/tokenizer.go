@@ -35,7 +35,7 @@ type definition struct {
 	unknown      string           // the token for bytes that have none; "" drops them
 	ignoreMerges bool             // a word that is a token of the vocabulary is not merged
 	added        []addedToken
-	normalize    []func(string) string
+	nfc          bool
 	split        []splitter
 	eos          []int32
 	bos          int32
@@ -43,16 +43,14 @@ type definition struct {
 
 func newTokenizer(d definition) (*Tokenizer, error) {
 	t := &Tokenizer{ids: make(map[string]int32, len(d.vocab)+len(d.added)), special: map[int32]bool{}, bos: d.bos}
+	t.normalize, t.split = func(s string) string { return s }, chain(d.split)
+	if d.nfc {
+		t.normalize = nfc
+	}
 	for token, id := range d.vocab {
 		if err := t.add(token, id); err != nil {
 			return nil, err
 		}
-	}
-	t.normalize = func(s string) string {
-		for _, f := range d.normalize {
-			s = f(s)
-		}
-		return s
 	}
 	for _, a := range d.added {
 		if err := t.add(a.Content, a.ID); err != nil {
@@ -71,19 +69,16 @@ func newTokenizer(d definition) (*Tokenizer, error) {
 		t.text[id] = bytesOf(name)
 	}
 	for _, id := range d.eos {
-		if err := t.check("end-of-sequence", id); err != nil {
-			return nil, err
+		if t.Token(id) == "" {
+			return nil, fmt.Errorf("tokenizer: the end-of-sequence id %d is not in the vocabulary", id)
 		}
 		if !slices.Contains(t.eos, id) {
 			t.eos = append(t.eos, id)
 		}
 	}
-	if t.bos != noID {
-		if err := t.check("beginning-of-sequence", t.bos); err != nil {
-			return nil, err
-		}
+	if t.bos != noID && t.Token(t.bos) == "" {
+		return nil, fmt.Errorf("tokenizer: the beginning-of-sequence id %d is not in the vocabulary", t.bos)
 	}
-	t.split = chain(d.split)
 	var err error
 	t.bpe, err = newBPE(d)
 	return t, err
@@ -104,9 +99,6 @@ func (t *Tokenizer) Encode(text string) []int32 {
 	})
 	return ids
 }
-
-// VocabSize is the largest id plus one, added tokens included.
-func (t *Tokenizer) VocabSize() int { return len(t.names) }
 
 // ID finds a token by the name that the vocabulary gives it: byte-level tokens in their alphabet ("Ġthe"), added tokens
 // as they are ("<|im_end|>").
@@ -143,9 +135,7 @@ func (t *Tokenizer) Decode(ids []int32) string {
 	return lossy(b.String())
 }
 
-// Bytes are the bytes that id stands for: not always whole characters, none for an id out of the vocabulary.
-func (t *Tokenizer) Bytes(id int32) []byte { return []byte(t.bytes(id)) }
-
+// bytes are what id stands for: not always whole characters, none for an id out of the vocabulary.
 func (t *Tokenizer) bytes(id int32) string {
 	if id < 0 || int(id) >= len(t.text) {
 		return ""
@@ -174,13 +164,6 @@ func (t *Tokenizer) add(token string, id int32) error {
 		return fmt.Errorf("tokenizer: the id %d belongs to two tokens, %q and %q", id, old, token)
 	}
 	t.names[id], t.ids[token] = token, id
-	return nil
-}
-
-func (t *Tokenizer) check(role string, id int32) error {
-	if t.Token(id) == "" {
-		return fmt.Errorf("tokenizer: the %s id %d is not in the vocabulary", role, id)
-	}
 	return nil
 }
 

@@ -1,109 +1,109 @@
 package multimodal
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 )
 
-// preTokenizers are the pre-tokenizers that GGUF files name (tokenizer.ggml.pre), with what goes with the name.
-var preTokenizers = map[string]struct {
-	digits       bool // every digit alone, first
-	pattern      string
-	nfc          bool
-	ignoreMerges bool
-}{
-	"gpt-2":  {pattern: gpt2Pattern},
-	"smollm": {digits: true, pattern: gpt2Pattern},
-	"llama-bpe": {ignoreMerges: true, pattern: `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|` +
-		` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`},
-	"qwen2": {nfc: true, pattern: `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|` +
-		` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`},
+// preTokenizer is what a pre-tokenizer's name stands for, in the form of tokenizer.json.
+type preTokenizer struct {
+	normalizer, steps string
+	ignoreMerges      bool
 }
 
-// GGUF token types (tokenizer.ggml.token_type) of tokens that are found in the text as they are.
 const (
-	controlToken = 3
-	userToken    = 4
+	gpt2Level     = `{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}` // has gpt2Pattern built in
+	plainLevel    = `{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}`
+	isolated      = `{"type": "Split", "pattern": {"Regex": %q}, "behavior": "Isolated", "invert": false}, `
+	llama3Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	qwen2Pattern  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
+// preTokenizers are the pre-tokenizers that GGUF files name (tokenizer.ggml.pre).
+var preTokenizers = map[string]preTokenizer{
+	"gpt-2":     {normalizer: "null", steps: gpt2Level},
+	"smollm":    {normalizer: "null", steps: `{"type": "Digits", "individual_digits": true}, ` + gpt2Level},
+	"llama-bpe": {normalizer: "null", steps: fmt.Sprintf(isolated, llama3Pattern) + plainLevel, ignoreMerges: true},
+	"qwen2":     {normalizer: `{"type": "NFC"}`, steps: fmt.Sprintf(isolated, qwen2Pattern) + plainLevel},
+}
+
+// file is p as a tokenizer.json without its tokens.
+func (p preTokenizer) file() []byte {
+	return fmt.Appendf(nil, `{"version": "1.0", "normalizer": %s, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [%s]},
+		"post_processor": null, "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+		"model": {"type": "BPE", "ignore_merges": %t, "byte_fallback": false, "fuse_unk": false, "unk_token": null}}`,
+		p.normalizer, p.steps, p.ignoreMerges)
+}
+
 // FromGGUF makes the tokenizer that a GGUF file's metadata describes, given as package gguf reads it: integers are
-// int64. Model gpt2, byte-level BPE, is supported; the pre-tokenizer is the one that the file names. The file's unknown
-// token is ignored, as the models' own tokenizers have none.
+// int64. Model gpt2, byte-level BPE, is supported. The file's unknown token is ignored: the models' own tokenizers have none.
 func FromGGUF(meta map[string]any) (*Tokenizer, error) {
-	var problem error
-	model := metaValue[string](meta, "tokenizer.ggml.model", &problem)
-	name := metaValue[string](meta, "tokenizer.ggml.pre", &problem)
-	pre, ok := preTokenizers[name]
-	switch {
-	case problem != nil:
-		return nil, problem
-	case model != "gpt2":
-		return nil, fmt.Errorf("tokenizer: tokenizer.ggml.model %q is not supported: want gpt2", model)
-	case !ok:
-		return nil, fmt.Errorf("tokenizer: tokenizer.ggml.pre %q is not supported: want one of %s", name, knownPreTokenizers())
+	var d definition
+	file, err := ggufFile(meta)
+	if err == nil {
+		d, err = file.definition()
 	}
-	d := definition{ignoreMerges: pre.ignoreMerges, bos: noID}
-	if pre.nfc {
-		d.normalize = append(d.normalize, nfc)
+	for _, role := range []string{"eos", "eot", "eom"} { // end of sequence, of turn, of message
+		if id := metaID(meta, role, len(d.vocab), &err); id != noID {
+			d.eos = append(d.eos, id)
+		}
 	}
-	if pre.digits {
-		d.split = append(d.split, splitDigits(true))
-	}
-	split, err := splitRegex(pre.pattern)
-	if err != nil {
+	if d.bos = metaID(meta, "bos", len(d.vocab), &err); err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
-	}
-	d.split = append(d.split, split)
-	if err := d.readGGUF(meta); err != nil {
-		return nil, err
 	}
 	return newTokenizer(d)
 }
 
-func (d *definition) readGGUF(meta map[string]any) (err error) {
+// ggufFile is the tokenizer.json that the metadata stands for.
+func ggufFile(meta map[string]any) (f tokenizerFile, err error) {
+	model := metaValue[string](meta, "tokenizer.ggml.model", &err)
+	name := metaValue[string](meta, "tokenizer.ggml.pre", &err)
 	tokens := metaValue[[]string](meta, "tokenizer.ggml.tokens", &err)
 	types := metaValue[[]int64](meta, "tokenizer.ggml.token_type", &err)
 	merges := metaValue[[]string](meta, "tokenizer.ggml.merges", &err)
-	if err != nil {
-		return err
+	pre, known := preTokenizers[name]
+	switch {
+	case err != nil:
+		return f, err
+	case model != "gpt2":
+		return f, fmt.Errorf("tokenizer.ggml.model %q is not supported: want gpt2", model)
+	case !known:
+		names := slices.Sorted(maps.Keys(preTokenizers))
+		return f, fmt.Errorf("tokenizer.ggml.pre %q is not supported: want one of %s", name, strings.Join(names, ", "))
+	case len(types) != len(tokens) || len(tokens) > maxID:
+		return f, fmt.Errorf("%d tokens with %d types, want as many, at most %d", len(tokens), len(types), maxID)
 	}
-	if len(types) != len(tokens) || len(tokens) > maxID {
-		return fmt.Errorf("tokenizer: %d tokens with %d types, want as many, at most %d", len(tokens), len(types), maxID)
+	if err := json.Unmarshal(pre.file(), &f); err != nil {
+		return f, err
 	}
-	d.vocab = make(map[string]int32, len(tokens))
+	f.Model.Vocab = make(map[string]int32, len(tokens))
 	for id, token := range tokens {
-		if old, ok := d.vocab[token]; ok {
-			return fmt.Errorf("tokenizer: token %q has two ids, %d and %d", token, old, id)
+		if old, ok := f.Model.Vocab[token]; ok {
+			return f, fmt.Errorf("token %q has two ids, %d and %d", token, old, id)
 		}
-		d.vocab[token] = int32(id)
-		if types[id] == controlToken || types[id] == userToken {
-			d.added = append(d.added, addedToken{ID: int32(id), Content: token, Special: types[id] == controlToken})
+		f.Model.Vocab[token] = int32(id)
+		if kind := types[id]; kind == 3 || kind == 4 { // control and user-defined tokens are found in the text as they are
+			f.AddedTokens = append(f.AddedTokens, addedToken{ID: int32(id), Content: token, Special: kind == 3})
 		}
 	}
 	for _, m := range merges {
-		pair, err := parseMerge(m)
-		if err != nil {
-			return fmt.Errorf("tokenizer: %w", err)
-		}
-		d.merges = append(d.merges, pair)
+		f.Model.Merges = append(f.Model.Merges, mergePair(strings.SplitN(m, " ", 2)))
 	}
-	for _, role := range []string{"eos", "eot", "eom"} { // end of sequence, of turn, of message
-		if key := "tokenizer.ggml." + role + "_token_id"; meta[key] != nil {
-			d.eos = append(d.eos, metaID(meta, key, len(tokens), &err))
-		}
-	}
-	if key := "tokenizer.ggml.bos_token_id"; meta[key] != nil {
-		d.bos = metaID(meta, key, len(tokens), &err)
-	}
-	return err
+	return f, nil
 }
 
-func metaID(meta map[string]any, key string, size int, problem *error) int32 {
+// metaID reads the id of a special token; noID where the metadata names none.
+func metaID(meta map[string]any, role string, size int, problem *error) int32 {
+	key := "tokenizer.ggml." + role + "_token_id"
+	if meta[key] == nil {
+		return noID
+	}
 	id := metaValue[int64](meta, key, problem)
 	if *problem == nil && (id < 0 || id >= int64(size)) {
-		*problem = fmt.Errorf("tokenizer: metadata %s is %d, the vocabulary has %d tokens", key, id, size)
+		*problem = fmt.Errorf("metadata %s is %d, the vocabulary has %d tokens", key, id, size)
 	}
 	return int32(id)
 }
@@ -112,11 +112,7 @@ func metaID(meta map[string]any, key string, size int, problem *error) int32 {
 func metaValue[T any](meta map[string]any, key string, problem *error) T {
 	value, ok := meta[key].(T)
 	if !ok && *problem == nil {
-		*problem = fmt.Errorf("tokenizer: metadata %s is missing or is a %T, want %T", key, meta[key], value)
+		*problem = fmt.Errorf("metadata %s is missing or is a %T, want %T", key, meta[key], value)
 	}
 	return value
-}
-
-func knownPreTokenizers() string {
-	return strings.Join(slices.Sorted(maps.Keys(preTokenizers)), ", ")
 }

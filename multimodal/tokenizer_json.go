@@ -1,34 +1,30 @@
 package multimodal
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
 // LoadTokenizer reads a tokenizer.json with a byte-level BPE model, and the end and beginning tokens from
-// tokenizer_config.json and generation_config.json (or config.json) beside it, where they are. The post-processor is not
-// applied: Encode adds no tokens. A component that is not supported is an error that names it.
+// tokenizer_config.json and generation_config.json (or config.json) beside it, where they are. The post-processor is not applied.
 func LoadTokenizer(path string) (*Tokenizer, error) {
 	var file tokenizerFile
-	if err := readJSON(path, &file); err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
+	var d definition
+	err := readJSON(path, &file)
+	if err == nil {
+		d, err = file.definition()
 	}
-	d, err := file.definition()
+	if err == nil {
+		err = d.readEnds(filepath.Dir(path))
+	}
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %s: %w", path, err)
+		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
 	}
-	if err := d.readEnds(filepath.Dir(path)); err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
-	}
-	t, err := newTokenizer(d)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return t, nil
+	return newTokenizer(d)
 }
 
 type tokenizerFile struct {
@@ -56,7 +52,7 @@ type component struct {
 	Normalizers   []component `json:"normalizers"`
 	Pretokenizers []component `json:"pretokenizers"`
 	Decoders      []component `json:"decoders"`
-	Pattern       struct{ String, Regex *string }
+	Pattern       struct{ Regex string }
 	Behavior      string `json:"behavior"`
 	Invert        bool   `json:"invert"`
 	Individual    bool   `json:"individual_digits"`
@@ -64,36 +60,16 @@ type component struct {
 	UseRegex      *bool  `json:"use_regex"` // absent: true
 }
 
-// mergePair is written as "left right" or as ["left", "right"].
-type mergePair [2]string
+// mergePair is two tokens, written as "left right" or as ["left", "right"].
+type mergePair []string
 
 func (m *mergePair) UnmarshalJSON(raw []byte) error {
-	if bytes.HasPrefix(raw, []byte("[")) {
-		var pair []string
-		if err := json.Unmarshal(raw, &pair); err != nil {
-			return err
-		}
-		if len(pair) != 2 {
-			return fmt.Errorf("a merge of %d tokens, want 2", len(pair))
-		}
-		*m = mergePair(pair)
-		return nil
-	}
 	var s string
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return err
+	if json.Unmarshal(raw, &s) != nil {
+		return json.Unmarshal(raw, (*[]string)(m))
 	}
-	var err error
-	*m, err = parseMerge(s)
-	return err
-}
-
-func parseMerge(s string) (mergePair, error) {
-	left, right, ok := strings.Cut(s, " ")
-	if !ok {
-		return mergePair{}, fmt.Errorf("merge %q: want two tokens with a space between", s)
-	}
-	return mergePair{left, right}, nil
+	*m = strings.SplitN(s, " ", 2)
+	return nil
 }
 
 func (f *tokenizerFile) definition() (definition, error) {
@@ -120,93 +96,61 @@ func (f *tokenizerFile) definition() (definition, error) {
 			return d, fmt.Errorf("added token %q: single_word is not supported", a.Content)
 		}
 	}
-	if err := f.Normalizer.normalizer(&d); err != nil {
-		return d, err
+	for _, c := range f.Normalizer.steps() {
+		if c.Type != "NFC" {
+			return d, fmt.Errorf("normalizer %q is not supported", c.Type)
+		}
+		d.nfc = true
 	}
-	byteLevel, err := f.PreTokenizer.preTokenizer(&d)
-	if err != nil {
-		return d, err
+	byteLevel := false
+	for _, c := range f.PreTokenizer.steps() {
+		if byteLevel {
+			return d, fmt.Errorf("pre-tokenizer %q behind ByteLevel is not supported", c.Type)
+		}
+		if err := c.preTokenizer(&d); err != nil {
+			return d, err
+		}
+		byteLevel = c.Type == "ByteLevel"
 	}
-	if !byteLevel {
-		return d, errors.New("there is no ByteLevel pre-tokenizer: only byte-level BPE is supported")
-	}
-	return d, f.Decoder.decoder()
-}
-
-func (c *component) normalizer(d *definition) error {
+	decoders := f.Decoder.steps()
 	switch {
-	case c == nil:
-		return nil
-	case c.Type == "NFC":
-		d.normalize = append(d.normalize, nfc)
-		return nil
-	case c.Type == "Sequence":
-		for i := range c.Normalizers {
-			if err := c.Normalizers[i].normalizer(d); err != nil {
-				return err
-			}
-		}
-		return nil
+	case !byteLevel:
+		return d, errors.New("there is no ByteLevel pre-tokenizer: only byte-level BPE is supported")
+	case len(decoders) != 1 || decoders[0].Type != "ByteLevel":
+		return d, fmt.Errorf("%d decoders, want one: ByteLevel", len(decoders))
 	}
-	return fmt.Errorf("normalizer %q is not supported", c.Type)
+	return d, nil
 }
 
-// preTokenizer appends the splitters of c and reports whether the byte-level one is among them; it comes last.
-func (c *component) preTokenizer(d *definition) (byteLevel bool, err error) {
+// steps are what a Sequence consists of, or c alone; none where it is absent.
+func (c *component) steps() (all []component) {
 	if c == nil {
-		return false, nil
+		return nil
+	} else if c.Type != "Sequence" {
+		return []component{*c}
 	}
-	switch c.Type {
-	case "Sequence":
-		for i := range c.Pretokenizers {
-			if byteLevel {
-				return false, fmt.Errorf("pre-tokenizer %q behind ByteLevel is not supported", c.Pretokenizers[i].Type)
-			}
-			if byteLevel, err = c.Pretokenizers[i].preTokenizer(d); err != nil {
-				return false, err
-			}
-		}
-		return byteLevel, nil
-	case "Digits":
-		d.split = append(d.split, splitDigits(c.Individual))
-		return false, nil
-	case "Split":
-		s, err := c.splitPattern()
-		d.split = append(d.split, s)
-		return false, err
-	case "ByteLevel":
-		if c.PrefixSpace {
-			d.split = append(d.split, prefixSpace)
-		}
+	for _, part := range slices.Concat(c.Normalizers, c.Pretokenizers, c.Decoders) {
+		all = append(all, part.steps()...)
+	}
+	return all
+}
+
+// preTokenizer appends the splitters of c.
+func (c *component) preTokenizer(d *definition) error {
+	switch {
+	case c.Type == "Digits" && c.Individual:
+		d.split = append(d.split, splitDigits)
+	case c.Type == "ByteLevel" && !c.PrefixSpace:
 		if c.UseRegex == nil || *c.UseRegex {
 			d.split = append(d.split, splitGPT2)
 		}
-		return true, nil
-	}
-	return false, fmt.Errorf("pre-tokenizer %q is not supported", c.Type)
-}
-
-func (c *component) splitPattern() (splitter, error) {
-	switch {
-	case c.Behavior != "Isolated" || c.Invert:
-		return nil, fmt.Errorf("pre-tokenizer Split with behavior %q (inverted: %v) is not supported: want Isolated", c.Behavior, c.Invert)
-	case c.Pattern.Regex != nil:
-		return splitRegex(*c.Pattern.Regex)
-	case c.Pattern.String != nil && *c.Pattern.String != "":
-		return splitString(*c.Pattern.String), nil
-	}
-	return nil, errors.New("pre-tokenizer Split has no pattern")
-}
-
-func (c *component) decoder() error {
-	if c == nil {
-		return errors.New("there is no decoder: want ByteLevel")
-	}
-	if c.Type == "Sequence" && len(c.Decoders) == 1 {
-		return c.Decoders[0].decoder()
-	}
-	if c.Type != "ByteLevel" {
-		return fmt.Errorf("decoder %q is not supported: want ByteLevel", c.Type)
+	case c.Type == "Split" && c.Behavior == "Isolated" && !c.Invert && c.Pattern.Regex != "":
+		s, err := splitRegex(c.Pattern.Regex)
+		d.split = append(d.split, s)
+		return err
+	default:
+		return fmt.Errorf("pre-tokenizer %q is not supported or not with these settings: want ByteLevel without add_prefix_space, "+
+			"Digits with individual_digits, or Split by a Regex with behavior Isolated", c.Type)
 	}
 	return nil
 }

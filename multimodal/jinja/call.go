@@ -25,18 +25,18 @@ type (
 	absent struct{}
 )
 
-// bind gives every parameter its argument, absent{} where there is none, and what is left over.
-func (r *run) bind(params []string, positional int, pos []any, named *dict) (args, more []any, rest *dict) {
-	args, rest = slices.Repeat([]any{absent{}}, len(params)), &dict{}
+// bind gives every parameter its argument, absent{} where there is none; ok is false where an argument is left over.
+func (r *run) bind(params []string, positional int, pos []any, named *dict) (args []any, ok bool) {
+	args = slices.Repeat([]any{absent{}}, len(params))
 	given := copy(args[:positional], pos)
 	for i, k := range named.keys {
-		if at := slices.Index(params, r.str(k)); at >= given {
-			args[at] = named.values[i]
-		} else {
-			rest.put(r, k, named.values[i])
+		at := slices.Index(params, r.str(k))
+		if at < given {
+			return args, false
 		}
+		args[at] = named.values[i]
 	}
-	return args, pos[given:], rest
+	return args, given == len(pos)
 }
 
 func (r *run) native(name string, f fn, self any, pos []any, named *dict) any {
@@ -48,9 +48,8 @@ func (r *run) native(name string, f fn, self any, pos []any, named *dict) any {
 	if f.params != "*" {
 		required, optional, _ := strings.Cut(f.params, "[")
 		must, may := strings.Fields(required), strings.Fields(strings.TrimSuffix(optional, "]"))
-		args, more, rest := r.bind(append(must, may...), len(must)+len(may), pos, named)
-		check(len(more)+len(rest.keys) == 0 && !slices.Contains(args[:len(must)], any(absent{})),
-			"TypeError: the arguments of %s must be (%s)", name, f.params)
+		args, ok := r.bind(append(must, may...), len(must)+len(may), pos, named)
+		check(ok && !slices.Contains(args[:len(must)], any(absent{})), "TypeError: the arguments of %s must be (%s)", name, f.params)
 		c.args = args
 	}
 	v := f.do(c)
@@ -85,10 +84,6 @@ func (r *run) bound(name string, f fn, self any) *function {
 // call calls a value.
 func (r *run) call(f any, pos []any, named *dict) any {
 	defer r.deeper()()
-	if l, ok := f.(*loop); ok {
-		check(l.again != nil && len(pos) == 1, "TypeError: a loop that is called must be recursive and gets one argument")
-		return l.again(pos[0])
-	}
 	mustExist(f)
 	do, ok := f.(*function)
 	check(ok, "TypeError: '%s' object is not callable", typeName(f))
@@ -116,7 +111,7 @@ func (r *run) attribute(v any, name string) any {
 	mustExist(v)
 	switch v := v.(type) {
 	case *namespace:
-		if e, ok := v.get(r, name); ok {
+		if e, ok := v.get(name); ok {
 			return e
 		}
 	case *loop:
@@ -132,13 +127,13 @@ func (r *run) attribute(v any, name string) any {
 
 func (r *run) item(v, key any) any {
 	mustExist(v)
-	kind, i := typeName(v), asInt(key)
+	kind := typeName(v)
 	if d, ok := v.(*dict); ok {
-		if e, ok := d.get(r, key); ok {
+		if e, ok := d.get(key); ok {
 			return e
 		}
-	} else if i != nil && i.IsInt64() && slices.Contains([]string{"str", "list", "tuple", "range"}, kind) {
-		return at(r.iterate(v), i.Int64())
+	} else if i, ok := asInt(key); ok && slices.Contains([]string{"str", "list", "tuple", "range"}, kind) {
+		return at(r.iterate(v), i)
 	}
 	return undefined("UndefinedError: '" + kind + " object' has no element " + r.repr(key))
 }
@@ -165,27 +160,22 @@ func (r *run) slice(v, from, to, by any) any {
 		step = small(by)
 	}
 	check(step != 0, "ValueError: slice step cannot be zero")
-	low, high := 0, n // what bounds are cut to
+	first, last, low, high := 0, n, 0, n // bounds are cut to low and high
 	if step < 0 {
-		low, high = -1, n-1
-		from, to = to, from
+		first, last, low, high = n-1, -1, -1, n-1
 	}
-	bound := func(v any, standard int) int {
-		if v == nil {
-			return standard
+	bound := func(v any, place *int) {
+		if i := 0; v != nil {
+			if i = small(v); i < 0 {
+				i += n
+			}
+			*place = min(max(i, low), high)
 		}
-		i := small(v)
-		if i < 0 {
-			i += n
-		}
-		return min(max(i, low), high)
 	}
-	first, last := bound(from, low), bound(to, high)
+	bound(from, &first)
+	bound(to, &last)
 	part := []any{}
-	for i := first; step > 0 && i < last; i += step {
-		part = append(part, items[i])
-	}
-	for i := last; step < 0 && i > first; i += step {
+	for i := first; (last-i)*step > 0; i += step {
 		part = append(part, items[i])
 	}
 	r.made(perElement * len(part))
@@ -215,8 +205,6 @@ var loopAttributes = map[string]func(*loop) any{
 	"first":     func(l *loop) any { return l.i == 0 },
 	"last":      func(l *loop) any { return l.i == len(l.items)-1 },
 	"length":    func(l *loop) any { return int64(len(l.items)) },
-	"depth":     func(l *loop) any { return int64(l.depth) },
-	"depth0":    func(l *loop) any { return int64(l.depth - 1) },
 	"previtem":  func(l *loop) any { return at(l.items[:l.i], -1) },
 	"nextitem":  func(l *loop) any { return at(l.items[l.i+1:], 0) },
 }
@@ -225,9 +213,7 @@ var globals = map[string]fn{
 	"range":           {"start [stop step]", rangeOf},
 	"dict":            {"*", func(c *call) any { return c.dict() }},
 	"namespace":       {"*", func(c *call) any { return &namespace{*c.dict()} }},
-	"joiner":          {"[sep]", joiner},
 	"lipsum":          {"*", func(*call) any { return fail("lipsum is not supported") }},
-	"cycler":          {"*", func(*call) any { return fail("cycler is not supported") }},
 	"strftime_now":    {"format", func(c *call) any { return strftime(c.r.now(), c.text(0, "")) }},
 	"raise_exception": {"message", func(c *call) any { return fail("TemplateError: %s", c.r.str(c.args[0])) }},
 }
@@ -257,20 +243,12 @@ func (c *call) dict() *dict {
 	return d
 }
 
-func joiner(c *call) any {
-	next, sep := "", c.text(0, ", ")
-	return c.r.bound("joiner", fn{"", func(*call) (v any) {
-		v, next = next, sep
-		return v
-	}}, nil)
-}
-
 var (
 	directive = regexp.MustCompile(`%-?.?`)
 	layouts   = map[string]string{
-		"Y": "2006", "m": "01", "d": "02", "H": "15", "I": "03", "M": "04", "S": "05", "p": "PM", "b": "Jan", "h": "Jan", "B": "January",
-		"a": "Mon", "A": "Monday", "y": "06", "j": "002", "Z": "MST", "z": "-0700", "e": "_2", "F": "2006-01-02", "T": "15:04:05",
-		"D": "01/02/06", "R": "15:04", "-d": "2", "-m": "1", "-I": "3", "c": time.ANSIC, "x": "01/02/06", "X": "15:04:05", "%": "%",
+		"Y": "2006", "m": "01", "d": "02", "H": "15", "I": "03", "M": "04", "S": "05", "p": "PM", "b": "Jan", "B": "January",
+		"a": "Mon", "A": "Monday", "y": "06", "j": "002", "Z": "MST", "z": "-0700", "F": "2006-01-02", "T": "15:04:05",
+		"R": "15:04", "-d": "2", "-m": "1", "-I": "3", "%": "%",
 	}
 )
 

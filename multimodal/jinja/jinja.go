@@ -3,27 +3,23 @@
 //
 // # Language
 //
-// Statements: if, for (filter, else, recursive, loop), break, continue, set (also block and namespace form), macro, call,
-// raw, generation (renders its body). Expressions: all of Jinja's, with Python's arithmetic, slices, "%", str.format (of
-// plain fields) and the methods of str, dict, list and tuple. The tables filters, tests, globals and methods list what can be called.
-// trim_blocks and lstrip_blocks are on; nothing is HTML-escaped; tojson keeps key order, writes non-ASCII text as it is and
-// takes ensure_ascii, indent, separators and sort_keys; raise_exception and strftime_now are there; values are immutable and
-// Python's internals are out of reach. Parts of other files (include, import, extends, block) do not exist.
-// What Parse does not know, an unknown filter or test included, is its error.
+// Statements: if, for (filter, else), break, continue, set (also block and namespace form), macro, call, raw, generation
+// (renders its body). Expressions: Jinja's, with Python's arithmetic, slices, "%" (s and d), str.format (plain fields) and
+// methods. The tables filters, tests, globals and methods list what can be called; what Parse does not know is its error.
+// trim_blocks and lstrip_blocks are on; nothing is HTML-escaped; values are immutable.
 //
-// Different from Jinja: there is no Markup (safe returns plain text, escape escapes twice); filters that return a generator
-// run at once, though the result can be read only once, as in Python; case mapping is one letter to one ("ß".upper()).
+// Different from Jinja: there is no Markup; filters that return a generator run at once, though it can be read only once; case
+// mapping is one letter to one; computed integers stay within 2**53, those beyond 64 bits can only be shown and tested for
+// equality; 1, 1.0 and true are three keys of a dict.
 //
 // # Values
 //
-// Variables are nil, bool, int, int64, float64, string, []any, map[string]any (keys in sorted order) or json.RawMessage.
-// Lists and maps become values by way of JSON: a float in them that is whole becomes an integer.
-// JSON objects keep the order in which their keys were written, which templates show: pass messages and tools as json.RawMessage.
+// Variables are nil, bool, int, int64, float64, string, []any, map[string]any (keys sorted, whole floats become integers) or
+// json.RawMessage, whose objects keep the order of their keys: pass messages and tools in that form.
 //
 // # Limits
 //
-// A template is data from a model's author. Rendering counts steps, nesting and bytes made, and fails beyond a fixed budget,
-// so that one that loops or grows without end is an error and takes neither a second nor the memory.
+// A template is data from a model's author: rendering counts steps, nesting and bytes made, and fails beyond a fixed budget.
 package jinja
 
 import (

@@ -87,3 +87,13 @@ func compare(t *testing.T, ref reference) {
 		}
 	}
 }
+
+func TestTargetsMayStandInParentheses(t *testing.T) {
+	tmpl, err := Parse(`{% for (k, v) in d.items() %}{{ k }}={{ v }};{% endfor %}{% set (a, b) = [1, 2] %}{{ a + b }}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := tmpl.Render(map[string]any{"d": map[string]any{"x": 1, "y": 2}}); err != nil || got != "x=1;y=2;3" {
+		t.Errorf("%q, %v", got, err)
+	}
+}

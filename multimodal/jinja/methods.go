@@ -11,11 +11,11 @@ import (
 // methods by type. None changes a value.
 var methods = map[string]map[string]fn{
 	"str":   strMethods,
-	"list":  {"index": {"value", elementIndex}, "count": {"value", elementCount}},
-	"tuple": {"index": {"value", elementIndex}, "count": {"value", elementCount}},
+	"list":  {"index": {"value", elementIndex}},
+	"tuple": {"index": {"value", elementIndex}},
 	"dict": {
 		"get": {"key [default]", func(c *call) any {
-			if v, ok := c.self.(*dict).get(c.r, c.args[0]); ok {
+			if v, ok := c.self.(*dict).get(c.args[0]); ok {
 				return v
 			}
 			return c.or(1, nil)
@@ -23,7 +23,6 @@ var methods = map[string]map[string]fn{
 		"keys":   {"", func(c *call) any { return &seq{kind: "dict_keys", items: c.self.(*dict).keys} }},
 		"values": {"", func(c *call) any { return &seq{kind: "dict_values", items: c.self.(*dict).values} }},
 		"items":  {"", func(c *call) any { return &seq{kind: "dict_items", items: c.self.(*dict).items()} }},
-		"copy":   {"", func(c *call) any { return c.self }},
 	},
 }
 
@@ -31,10 +30,6 @@ func elementIndex(c *call) any {
 	i := slices.IndexFunc(c.items(), func(e any) bool { return c.r.equal(e, c.args[0]) })
 	check(i >= 0, "ValueError: the value is not in the list")
 	return int64(i)
-}
-
-func elementCount(c *call) any {
-	return int64(len(c.r.keep(c.items(), func(e any) bool { return c.r.equal(e, c.args[0]) })))
 }
 
 // strMethods are also the filters of those names; c.str is then any value's text.
@@ -51,21 +46,16 @@ var strMethods = map[string]fn{
 	"replace":      {"old new [count]", replace},
 	"split":        {"[sep maxsplit]", func(c *call) any { return c.split(false) }},
 	"rsplit":       {"[sep maxsplit]", func(c *call) any { return c.split(true) }},
-	"splitlines":   {"[keepends]", func(c *call) any { return texts(splitLines(c.str(), c.flag(0))) }},
-	"partition":    {"sep", func(c *call) any { return c.partition(strings.Index, 0) }},
-	"rpartition":   {"sep", func(c *call) any { return c.partition(strings.LastIndex, 2) }},
+	"splitlines":   {"", func(c *call) any { return texts(splitLines(c.str())) }},
+	"partition":    {"sep", partition},
 	"join":         {"iterable", joinTexts},
 	"find":         find(strings.Index, false), "rfind": find(strings.LastIndex, false),
 	"index": find(strings.Index, true), "rindex": find(strings.LastIndex, true),
 	"count":   {"sub", func(c *call) any { return int64(strings.Count(c.str(), c.text(0, ""))) }},
-	"center":  {"width [fillchar]", func(c *call) any { return c.pad(func(n, width int) int { return n/2 + n&width&1 }) }},
-	"ljust":   {"width [fillchar]", func(c *call) any { return c.pad(func(int, int) int { return 0 }) }},
-	"rjust":   {"width [fillchar]", func(c *call) any { return c.pad(func(n, _ int) int { return n }) }},
+	"center":  {"[width]", center},
 	"zfill":   {"width", zeroFill},
 	"format":  {"*", formatText},
 	"isalpha": every(unicode.IsLetter), "isdigit": every(unicode.IsDigit), "isspace": every(isSpace),
-	"isalnum": every(func(c rune) bool { return unicode.IsLetter(c) || unicode.IsNumber(c) }),
-	"islower": cased(unicode.IsLower, unicode.IsUpper), "isupper": cased(unicode.IsUpper, unicode.IsLower),
 	"encode": {"*", func(*call) any { return fail("str.encode is not supported") }},
 }
 
@@ -76,13 +66,6 @@ func onText(f func(string) string) fn {
 func every(is func(rune) bool) fn {
 	return fn{"", func(c *call) any {
 		return c.str() != "" && strings.IndexFunc(c.str(), func(r rune) bool { return !is(r) }) < 0
-	}}
-}
-
-// cased says whether there are letters of the wanted case and none of the other.
-func cased(wanted, other func(rune) bool) fn {
-	return fn{"", func(c *call) any {
-		return strings.IndexFunc(c.str(), wanted) >= 0 && strings.IndexFunc(c.str(), other) < 0
 	}}
 }
 
@@ -148,55 +131,38 @@ func (c *call) separator() string {
 	return c.text(0, "")
 }
 
-// partition gives what is before the separator, it, and what is behind; all in one place where it is missing.
-func (c *call) partition(index func(s, part string) int, place int) any {
-	s, sep := c.str(), c.separator()
-	i := index(s, sep)
-	if i < 0 {
-		parts := []any{"", "", ""}
-		parts[place] = s
-		return tuple(parts...)
+// partition gives what is before the separator, it, and what is behind.
+func partition(c *call) any {
+	sep := c.separator()
+	before, after, found := strings.Cut(c.str(), sep)
+	if !found {
+		sep = ""
 	}
-	return tuple(s[:i], sep, s[i+len(sep):])
+	return tuple(before, sep, after)
 }
 
 func (c *call) split(right bool) any {
-	s, n, sep := c.str(), c.int(1, -1), ""
-	parts := strings.FieldsFuncSeq(s, isSpace)
-	if c.or(0, nil) != nil {
-		sep = c.separator()
-		parts = strings.SplitSeq(s, sep)
+	s, n := c.str(), c.int(1, -1)
+	if c.or(0, nil) == nil {
+		check(n < 0, "ValueError: split with a maximum needs a separator")
+		return texts(strings.FieldsFunc(s, isSpace))
 	}
-	var spans [][2]int
-	at := 0
-	for part := range parts {
-		at += strings.Index(s[at:], part)
-		spans = append(spans, [2]int{at, at + len(part)})
-		at += len(part) + len(sep)
-	}
-	if last := len(spans) - 1; n >= 0 && n < last && right {
-		spans = spans[last-n:]
-		spans[0][0] = 0
+	sep := c.separator()
+	parts := strings.Split(s, sep)
+	if last := len(parts) - 1; n >= 0 && n < last && right {
+		parts = append([]string{strings.Join(parts[:last-n+1], sep)}, parts[last-n+1:]...)
 	} else if n >= 0 && n < last {
-		spans = spans[:n+1]
-		spans[n][1] = len(s)
+		parts = append(parts[:n], strings.Join(parts[n:], sep))
 	}
-	items := make([]any, len(spans))
-	for i, span := range spans {
-		items[i] = s[span[0]:span[1]]
-	}
-	return list(items)
+	return texts(parts)
 }
 
 var lineEnd = regexp.MustCompile(`\r\n|[\n\r\v\f\x1c-\x1e\x{85}\x{2028}\x{2029}]|$`)
 
-func splitLines(s string, keep bool) []string {
+func splitLines(s string) []string {
 	var lines []string
 	for s != "" {
 		end := lineEnd.FindStringIndex(s)
-		if keep {
-			end[0] = end[1]
-		}
 		lines = append(lines, s[:end[0]])
 		s = s[end[1]:]
 	}
@@ -211,24 +177,17 @@ func joinTexts(c *call) any {
 	return c.r.join(items, c.str())
 }
 
-// pad fills the text up to the width; left says how many of n characters go before it.
-func (c *call) pad(left func(n, width int) int) string {
-	s, width, fill := c.str(), c.int(0, 80), " "
-	if len(c.args) > 1 { // the filter has no fillchar
-		fill = c.text(1, fill)
-	}
+func center(c *call) any {
+	s, width := c.str(), c.int(0, 80)
 	n := max(0, width-utf8.RuneCountInString(s))
-	c.r.made(n * len(fill))
-	before := left(n, width)
-	return strings.Repeat(fill, before) + s + strings.Repeat(fill, n-before)
+	c.r.made(n)
+	before := n/2 + n&width&1
+	return strings.Repeat(" ", before) + s + strings.Repeat(" ", n-before)
 }
 
 func zeroFill(c *call) any {
-	s, sign := c.str(), ""
-	n := max(0, c.int(0, 0)-utf8.RuneCountInString(s))
-	if s != "" && (s[0] == '-' || s[0] == '+') {
-		s, sign = s[1:], s[:1]
-	}
+	n := max(0, c.int(0, 0)-utf8.RuneCountInString(c.str()))
+	check(!strings.ContainsAny(c.str()[:min(1, len(c.str()))], "+-"), "ValueError: zfill of a text with a sign is not supported")
 	c.r.made(n)
-	return sign + strings.Repeat("0", n) + s
+	return strings.Repeat("0", n) + c.str()
 }

@@ -3,62 +3,40 @@ package jinja
 import (
 	"cmp"
 	"math"
-	"math/big"
 	"slices"
 	"strings"
 )
 
-const maxBits = 14000 // of an integer; Python refuses to write longer ones
-
-// asInt is an integer or a bool; nil for other values.
-func asInt(v any) *big.Int {
-	switch v := v.(type) {
-	case bool:
-		return big.NewInt(map[bool]int64{true: 1}[v])
-	case int64:
-		return big.NewInt(v)
-	case *big.Int:
-		return v
+// asInt is an integer or a bool; ok is false for other values.
+func asInt(v any) (i int64, ok bool) {
+	if v == true {
+		return 1, true
 	}
-	return nil
+	i, ok = v.(int64)
+	return i, ok || v == false
 }
 
 func asFloat(v any) (f float64, ok bool) {
-	switch v := v.(type) {
-	case float64:
-		return v, true
-	case int64:
-		return float64(v), true
+	if f, ok = v.(float64); ok {
+		return f, true
 	}
-	i := asInt(v)
-	if i != nil {
-		f, _ = i.Float64()
-	}
-	return f, i != nil
+	i, ok := asInt(v)
+	return float64(i), ok
 }
 
-func simplest(i *big.Int) any {
-	check(i.BitLen() <= maxBits, "ValueError: integer of more than %d bits", maxBits)
-	if i.IsInt64() {
-		return i.Int64()
-	}
-	return i
-}
+func finite(f float64) bool { return !math.IsNaN(f) && !math.IsInf(f, 0) }
 
-// whole is f without its fraction; nil where it is not finite.
-func whole(f float64) *big.Int {
-	if math.IsNaN(f) || math.IsInf(f, 0) {
-		return nil
-	}
-	i, _ := big.NewFloat(f).Int(nil)
-	return i
+// exact is f without its fraction; beyond 2**53, where floats skip integers, it fails.
+func exact(f float64) int64 {
+	check(math.Abs(f) <= 1<<53, "OverflowError: integers that are computed must be within 2**53, as %v is not", f)
+	return int64(f)
 }
 
 // small is an integer for a size or position: far beyond every budget, but no product with a size overflows.
 func small(v any) int {
-	i := asInt(v)
-	check(i != nil && i.BitLen() <= 36, "TypeError: a size or position must be a small int, not %s", typeName(v))
-	return int(i.Int64())
+	i, ok := asInt(v)
+	check(ok && max(i, -i) >= 0 && max(i, -i) < 1<<36, "TypeError: a size or position must be a small int, not %s", typeName(v))
+	return int(i)
 }
 
 // operate is a op b for all operators but and, or.
@@ -75,22 +53,26 @@ func (r *run) operate(op string, a, b any) any {
 		a, b, op = r.str(a), r.str(b), "+"
 	}
 	mustExist(a, b)
-	x, y := asInt(a), asInt(b)
-	if x != nil && y != nil && op != "/" && (op != "**" || y.Sign() >= 0) {
-		return onInts(op, x, y)
-	}
+	_, firstInt := asInt(a)
+	_, secondInt := asInt(b)
 	f, isNumber := asFloat(a)
 	if g, ok := asFloat(b); ok && isNumber {
-		return onFloats(op, f, g)
+		z := onFloats(op, f, g)
+		if firstInt && secondInt && op != "/" && (op != "**" || g >= 0) {
+			exact(f)
+			exact(g)
+			return exact(z)
+		}
+		return z
 	}
 	if s, ok := a.(string); ok && op == "%" {
 		return r.percent(s, b)
 	}
-	if op == "*" && x != nil {
+	if op == "*" && firstInt {
 		a, b = b, a
 	}
 	v, isSeq := a.(*seq)
-	isSeq = isSeq && isArray(v)
+	isSeq = isSeq && (v.kind == "list" || v.kind == "tuple")
 	if s, isText := a.(string); (isText || isSeq) && op == "*" {
 		n := max(small(b), 0)
 		if r.made(size(a) * n); isText {
@@ -104,31 +86,6 @@ func (r *run) operate(op string, a, b any) any {
 		return &seq{kind: v.kind, items: slices.Concat(v.items, b.(*seq).items)}
 	}
 	return fail("TypeError: unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(a), typeName(b))
-}
-
-func isArray(v *seq) bool { return v.kind == "list" || v.kind == "tuple" }
-
-func onInts(op string, x, y *big.Int) any {
-	z := new(big.Int)
-	switch op {
-	case "+":
-		z.Add(x, y)
-	case "-":
-		z.Sub(x, y)
-	case "*":
-		z.Mul(x, y)
-	case "**":
-		check(y.IsInt64() && y.Int64() <= int64(maxBits/max(1, x.BitLen())), "ValueError: integer of more than %d bits", maxBits)
-		z.Exp(x, y, nil)
-	default:
-		check(y.Sign() != 0, "ZeroDivisionError: integer division or modulo by zero")
-		z.Mul(x, big.NewInt(int64(y.Sign())))
-		z.Div(z, new(big.Int).Abs(y)) // division by a positive number rounds down, as Python's does
-		if op == "%" {
-			z.Sub(x, z.Mul(z, y))
-		}
-	}
-	return simplest(z)
 }
 
 func onFloats(op string, f, g float64) (z float64) {
@@ -146,13 +103,13 @@ func onFloats(op string, f, g float64) (z float64) {
 	case "/":
 		z = f / g
 	case "//":
-		z = math.Floor((f-m)/g + 0.5)
+		z = math.Round((f - m) / g)
 	case "%":
 		z = m
 	case "**":
 		z = math.Pow(f, g)
 	}
-	check(whole(z) != nil || whole(f) == nil || whole(g) == nil, "ZeroDivisionError: %v %s %v is not finite", f, op, g)
+	check(finite(z) || !finite(f) || !finite(g), "ZeroDivisionError: %v %s %v is not finite", f, op, g)
 	return z
 }
 
@@ -172,7 +129,7 @@ func (r *run) equal(a, b any) bool {
 		y, ok := b.(*dict)
 		defer r.deeper()()
 		for i := 0; ok && i < len(x.keys); i++ {
-			w, has := y.get(r, x.keys[i])
+			w, has := y.get(x.keys[i])
 			ok = has && len(x.keys) == len(y.keys) && r.equal(x.values[i], w)
 		}
 		return ok && len(x.keys) == len(y.keys)
@@ -190,35 +147,19 @@ func (r *run) equal(a, b any) bool {
 func (r *run) compare(op string, a, b any) int {
 	r.step(1)
 	mustExist(a, b)
+	x, isInt := asInt(a)
+	if y, ok := asInt(b); ok && isInt {
+		return cmp.Compare(x, y)
+	}
 	f, isNumber := asFloat(a)
 	if g, ok := asFloat(b); ok && isNumber {
-		if c := cmp.Compare(f, g); c != 0 || math.Abs(f) < 1<<53 {
-			return c
-		}
-		if x, y := asInt(a), asInt(b); x != nil && y != nil {
-			return x.Cmp(y)
-		}
-		return 0
+		return cmp.Compare(f, g)
 	}
-	switch a := a.(type) {
-	case string:
-		if b, ok := b.(string); ok {
-			r.step(min(len(a), len(b)) / 32)
-			return strings.Compare(a, b)
-		}
-	case *seq:
-		if b, ok := b.(*seq); ok && a.kind == b.kind && isArray(a) {
-			defer r.deeper()()
-			for i := range min(len(a.items), len(b.items)) {
-				if !r.equal(a.items[i], b.items[i]) {
-					return r.compare(op, a.items[i], b.items[i])
-				}
-			}
-			return cmp.Compare(len(a.items), len(b.items))
-		}
-	}
-	fail("TypeError: '%s' not supported between instances of '%s' and '%s'", op, typeName(a), typeName(b))
-	return 0
+	s, ok := a.(string)
+	t, isText := b.(string)
+	check(ok && isText, "TypeError: '%s' not supported between instances of '%s' and '%s'", op, typeName(a), typeName(b))
+	r.step(min(len(s), len(t)) / 32)
+	return strings.Compare(s, t)
 }
 
 func (r *run) contains(box, v any) bool {
@@ -229,7 +170,7 @@ func (r *run) contains(box, v any) bool {
 		r.step(len(box) / 32)
 		return strings.Contains(box, s)
 	case *dict:
-		_, ok := box.get(r, v)
+		_, ok := box.get(v)
 		return ok
 	}
 	return slices.ContainsFunc(r.iterate(box), func(e any) bool { return r.equal(e, v) })

@@ -106,23 +106,7 @@ func (p *parser) ifs() stmt {
 func (p *parser) target() func(*run, any) {
 	var parts []func(*run, any)
 	for more := true; more; more = p.has(",") {
-		if p.has("(") {
-			parts = append(parts, p.target())
-			p.expect(")")
-			continue
-		}
-		n := p.name()
-		_, isConstant := constants[n]
-		check(!isConstant, "TemplateSyntaxError: can't assign to '%s'", n)
-		assign := func(r *run, v any) { r.scope.set(n, v) }
-		if p.has(".") {
-			attr := p.name()
-			assign = func(r *run, v any) {
-				ns, ok := r.name(n).(*namespace)
-				check(ok, "TemplateRuntimeError: cannot assign attribute on non-namespace object")
-				ns.put(r, attr, v)
-			}
-		}
+		assign := p.assignee()
 		parts = append(parts, assign)
 	}
 	if len(parts) == 1 {
@@ -134,6 +118,27 @@ func (p *parser) target() func(*run, any) {
 		for i, assign := range parts {
 			assign(r, values[i])
 		}
+	}
+}
+
+// assignee is a name, an attribute of a namespace, or targets in parentheses.
+func (p *parser) assignee() func(*run, any) {
+	if p.has("(") {
+		inner := p.target()
+		p.expect(")")
+		return inner
+	}
+	n := p.name()
+	_, isConstant := constants[n]
+	check(!isConstant, "TemplateSyntaxError: can't assign to '%s'", n)
+	if !p.has(".") {
+		return func(r *run, v any) { r.scope.set(n, v) }
+	}
+	attr := p.name()
+	return func(r *run, v any) {
+		ns, ok := r.name(n).(*namespace)
+		check(ok, "TemplateRuntimeError: cannot assign attribute on non-namespace object")
+		ns.put(r, attr, v)
 	}
 }
 
@@ -151,9 +156,8 @@ func (p *parser) set() stmt {
 
 // loop is the variable of that name within a for.
 type loop struct {
-	items    []any
-	i, depth int
-	again    func(v any) any // recursive loops: renders the body over v
+	items []any
+	i     int
 }
 
 func (p *parser) fors() stmt {
@@ -163,7 +167,6 @@ func (p *parser) fors() stmt {
 	if p.has("if") {
 		test = p.expression()
 	}
-	recursive := p.has("recursive")
 	p.expect("%}")
 	p.loops++
 	body, tag := p.body("else", "endfor")
@@ -173,20 +176,15 @@ func (p *parser) fors() stmt {
 	if tag == "else" {
 		other = p.inner("endfor")
 	}
-	var walk func(r *run, v any, depth int)
-	walk = func(r *run, v any, depth int) {
+	return func(r *run) {
 		around := r.scope
-		l := &loop{depth: depth}
-		if recursive {
-			l.again = func(v any) any { return r.capture(around, func() { walk(r, v, depth+1) }) }
-		}
-		l.items = r.keep(r.iterate(v), func(e any) (ok bool) {
+		l := &loop{items: r.keep(r.iterate(over(r)), func(e any) (ok bool) {
 			r.within(around, func() {
 				assign(r, e)
 				ok = truth(test(r))
 			})
 			return ok
-		})
+		})}
 		for ; l.i < len(l.items) && r.jump != "break"; l.i++ {
 			r.jump = ""
 			r.within(around, func() {
@@ -199,7 +197,6 @@ func (p *parser) fors() stmt {
 			other(r)
 		}
 	}
-	return func(r *run) { walk(r, over(r), 1) }
 }
 
 // keep is the elements that pass.
@@ -216,12 +213,10 @@ func (r *run) keep(items []any, pass func(any) bool) []any {
 
 // macro is a callable block of the template.
 type macro struct {
-	name       string
-	params     []string // "caller" is one more where the body reads that name
-	positional int      // how many params take arguments by position
-	defaults   []expr   // nil: none
-	body       stmt
-	reads      []string // names in the body
+	name     string
+	params   []string // with "caller" as the last, which takes no argument by position
+	defaults []expr   // nil: none
+	body     stmt
 }
 
 // signature parses (a, b=1).
@@ -233,30 +228,22 @@ func (p *parser) signature(m *macro) {
 		if p.has("=") {
 			standard = p.expression()
 		}
-		n := len(m.defaults)
-		check(standard != nil || n == 0 || m.defaults[n-1] == nil, "TemplateSyntaxError: non-default argument follows default argument")
 		m.defaults = append(m.defaults, standard)
 	})
-	m.positional = len(m.params)
 }
 
 func (p *parser) macroBody(m *macro, closing string) {
 	p.expect("%}")
-	at, loops := len(p.reads), p.loops
+	loops := p.loops
 	p.loops = 0 // a loop around the macro cannot be left from within
 	m.body = p.inner(closing)
 	p.loops = loops
-	if m.reads = p.reads[at:]; slices.Contains(m.reads, "caller") {
-		m.params, m.defaults = append(m.params, "caller"), append(m.defaults, nil)
-	}
+	m.params, m.defaults = append(m.params, "caller"), append(m.defaults, nil)
 }
 
-// callBlock parses {% call(params) macro(arguments) %}: the macro gets the body as caller.
+// callBlock parses {% call macro(arguments) %}: the macro gets the body as caller.
 func (p *parser) callBlock() stmt {
 	m := &macro{name: "caller"}
-	if p.is("(") {
-		p.signature(m)
-	}
 	callee, args := p.primary(), p.arguments()
 	p.macroBody(m, "endcall")
 	return func(r *run) {
@@ -271,7 +258,8 @@ func (p *parser) callBlock() stmt {
 func (m *macro) in(r *run) *function {
 	around := r.scope
 	return &function{"<Macro '" + m.name + "'>", func(pos []any, named *dict) any {
-		args, more, named := r.bind(m.params, m.positional, pos, named)
+		args, ok := r.bind(m.params, len(m.params)-1, pos, named)
+		check(ok, "TypeError: macro '%s' does not take these arguments", m.name)
 		return r.capture(around, func() {
 			for i, name := range m.params {
 				if args[i] == (absent{}) && m.defaults[i] != nil {
@@ -280,13 +268,6 @@ func (m *macro) in(r *run) *function {
 					args[i] = undefined("UndefinedError: parameter '" + name + "' was not provided")
 				}
 				r.scope.set(name, args[i])
-			}
-			for name, rest := range map[string]any{"varargs": tuple(more...), "kwargs": named} {
-				if slices.Contains(m.reads, name) {
-					r.scope.set(name, rest)
-				} else {
-					check(!truth(rest), "TypeError: macro '%s' takes no %s", m.name, name)
-				}
 			}
 			m.body(r)
 		})

@@ -4,15 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"math"
-	"math/big"
 	"reflect"
 	"unicode/utf8"
 )
 
-// A value is nil, bool, int64, *big.Int (beyond int64), float64, string, *loop or one of these.
+// A value is nil, bool, int64, float64, string, *loop or one of these.
 type (
 	undefined string // the error that its use raises
+	bigInt    string // the digits of an integer beyond 64 bits: it can be shown and tested for equality
 	seq       struct {
 		kind  string // Python's type: list, tuple, range, generator (can be read once), dict_keys, dict_values or dict_items
 		items []any
@@ -27,7 +26,6 @@ type (
 		repr string
 		call func(pos []any, named *dict) any
 	}
-	hashed string // a key that is no map key in Go
 )
 
 func list(items []any) *seq   { return &seq{kind: "list", items: items} }
@@ -45,36 +43,27 @@ func texts(parts []string) *seq {
 	return list(items)
 }
 
-// hash maps keys that Python holds for equal (1, 1.0, true) to one Go value.
-func (r *run) hash(k any) any {
-	if s, ok := k.(string); ok {
-		return s
-	} else if f, ok := k.(float64); ok && f == math.Trunc(f) && whole(f) != nil {
-		k = whole(f)
-	}
-	if i := asInt(k); i != nil {
-		return hashed(i.String())
-	}
-	name := typeName(k)
-	check(name != "list" && name != "dict", "TypeError: unhashable type: '%s'", name)
-	return hashed(r.repr(k))
+// key is k as a key of a Go map. Unlike in Python 1, 1.0 and true are three keys, and a tuple is none.
+func key(k any) any {
+	kind := typeName(k)
+	check(kind != "list" && kind != "dict" && kind != "tuple", "TypeError: unhashable type: '%s'", kind)
+	return k
 }
 
 func (d *dict) put(r *run, k, v any) {
-	h := r.hash(k)
-	if i, ok := d.at[h]; ok {
+	if i, ok := d.at[key(k)]; ok {
 		d.values[i] = v
 		return
 	}
 	if r.made(200); d.at == nil {
 		d.at = map[any]int{}
 	}
-	d.at[h] = len(d.keys)
+	d.at[k] = len(d.keys)
 	d.keys, d.values = append(d.keys, k), append(d.values, v)
 }
 
-func (d *dict) get(r *run, k any) (any, bool) {
-	i, ok := d.at[r.hash(k)]
+func (d *dict) get(k any) (any, bool) {
+	i, ok := d.at[key(k)]
 	if !ok {
 		return nil, false
 	}
@@ -153,7 +142,7 @@ func (r *run) decode(dec *json.Decoder) any {
 }
 
 var typeNames = map[reflect.Type]string{
-	nil: "NoneType", reflect.TypeFor[bool](): "bool", reflect.TypeFor[int64](): "int", reflect.TypeFor[*big.Int](): "int",
+	nil: "NoneType", reflect.TypeFor[bool](): "bool", reflect.TypeFor[int64](): "int", reflect.TypeFor[bigInt](): "int",
 	reflect.TypeFor[float64](): "float", reflect.TypeFor[string](): "str", reflect.TypeFor[*dict](): "dict",
 	reflect.TypeFor[*namespace](): "Namespace", reflect.TypeFor[*loop](): "LoopContext",
 	reflect.TypeFor[*function](): "function", reflect.TypeFor[undefined](): "Undefined",

@@ -3,7 +3,6 @@ package jinja
 import (
 	"fmt"
 	"math"
-	"math/big"
 	"regexp"
 	"strconv"
 	"strings"
@@ -64,7 +63,7 @@ func (w *writer) value(v any, newline string) {
 	defer w.r.deeper()()
 	w.r.step(1)
 	switch v := v.(type) {
-	case nil, bool, int64, *big.Int, float64:
+	case nil, bool, int64, bigInt, float64:
 		s := scalar(v)
 		if other := jsonNames[s]; w.json && other != "" {
 			s = other
@@ -127,9 +126,7 @@ func (w *writer) members(open string, items []any, closing, newline string, writ
 // pair writes a key and its value; JSON has only text as keys.
 func (w *writer) pair(kv any, newline string) {
 	key, v := kv.(*seq).items[0], kv.(*seq).items[1]
-	name := typeName(key)
-	check(!w.json || name != "tuple", "TypeError: keys must be str, int, float, bool or None, not %s", name)
-	if w.json && name != "str" {
+	if w.json && typeName(key) != "str" {
 		key = w.r.write(writer{json: true}, key)
 	}
 	w.value(key, "")
@@ -178,7 +175,7 @@ func scalar(v any) string {
 		return strings.ToUpper(fmt.Sprint(v)[:1]) + fmt.Sprint(v)[1:]
 	case float64:
 		s := strconv.FormatFloat(v, 'e', -1, 64)
-		if whole(v) == nil {
+		if !finite(v) {
 			return strings.ToLower(strings.TrimPrefix(s, "+"))
 		} else if size := math.Abs(v); v != 0 && (size < 1e-4 || size >= 1e16) {
 			return s
@@ -192,55 +189,30 @@ func scalar(v any) string {
 }
 
 var (
-	percentSpec = regexp.MustCompile(`(?s)%(?:\((.*?)\))?([-+ 0]*)(\d{0,4}(?:\.\d{1,3})?)(.?)`)
+	percentSpec = regexp.MustCompile(`(?s)%(.?)`)
 	formatField = regexp.MustCompile(`\{\{|\}\}|\{\w*\}|[{}]`)
 )
 
-// directive writes v as directed; what Go's fmt does with flags, size and verb is what Python does.
-func (r *run) directive(flags, size, verb string, v any) (s string) {
-	f, isNumber := asFloat(v)
-	isNumber = isNumber && whole(f) != nil
-	switch i := asInt(v); {
-	case verb == "s":
-		s = fmt.Sprintf("%"+strings.ReplaceAll(flags, "0", "")+size+"s", r.str(v))
-	case verb == "r":
-		return r.directive(flags, size, "s", r.repr(v))
-	case (verb == "d" || verb == "i") && i == nil && isNumber:
-		return r.directive(flags, size, "d", simplest(whole(f)))
-	case strings.Contains("d i x X o", verb) && i != nil:
-		s = fmt.Sprintf("%"+flags+size+strings.Replace(verb, "i", "d", 1), i)
-	case strings.Contains("e E f", verb) && isNumber:
-		s = fmt.Sprintf("%"+flags+size+verb, f)
-	default:
-		fail("TypeError: %%%s format of %s is an error or not supported", verb, typeName(v))
-	}
-	r.made(len(s))
-	return s
-}
-
-// percent is format % args: a tuple, one value, or a dict for named directives.
+// percent is format % args, which are a tuple or one value; the directives are %s, %d and %%.
 func (r *run) percent(format string, args any) string {
-	values, used := []any{args}, 0
+	values := []any{args}
 	if s, ok := args.(*seq); ok && s.kind == "tuple" {
 		values = s.items
 	}
 	text := percentSpec.ReplaceAllStringFunc(format, func(spec string) string {
-		m := percentSpec.FindStringSubmatch(spec)
-		var v any
-		switch {
-		case spec == "%%":
+		if spec == "%%" {
 			return "%"
-		case m[1] != "":
-			v = r.item(args, m[1])
-			mustExist(v)
-		default:
-			check(used < len(values), "TypeError: not enough arguments for format string")
-			v = values[used]
-			used++
 		}
-		return r.directive(m[2], m[3], m[4], v)
+		check(spec == "%s" || spec == "%d", "ValueError: the format %s is not supported; take %%s or %%d", spec)
+		check(len(values) > 0, "TypeError: not enough arguments for format string")
+		v := values[0]
+		values = values[1:]
+		check(spec == "%s" || typeName(v) == "int", "TypeError: %%d format: an int is required, not %s", typeName(v))
+		s := r.str(v)
+		r.made(len(s))
+		return s
 	})
-	check(used >= len(values) || typeName(args) == "dict", "TypeError: not all arguments converted during string formatting")
+	check(len(values) == 0, "TypeError: not all arguments converted during string formatting")
 	return text
 }
 
@@ -257,11 +229,13 @@ func formatText(c *call) any {
 			name = strconv.Itoa(auto)
 			auto++
 		}
-		v, ok := c.named.get(c.r, name)
+		v, ok := c.named.get(name)
 		if i, err := strconv.Atoi(name); err == nil && i < len(c.pos) {
 			v, ok = c.pos[i], true
 		}
 		check(ok, "KeyError or IndexError: no argument %s for the format", name)
-		return c.r.directive("", "", "s", v)
+		s := c.r.str(v)
+		c.r.made(len(s))
+		return s
 	})
 }

@@ -171,7 +171,7 @@ func ggufConfig(f *gguf.File) (Config, error) {
 	c.Tied = !has("output.weight")
 	c.QKVBias, c.OutBias, c.MLPBias = has("blk.0.attn_q.bias"), has("blk.0.attn_output.bias"), has("blk.0.ffn_gate.bias")
 	if kind, ok := f.Meta[arch+".rope.scaling.type"]; has("rope_freqs.weight") || ok && kind != "none" {
-		return c, errors.New("the file stretches its rotary frequencies (rope.scaling, rope_freqs), which is read from Hugging Face folders only")
+		return c, errors.New("the file stretches its rotary frequencies (rope.scaling, rope_freqs): take the Hugging Face folder")
 	}
 	if c.QKVBias != c.OutBias {
 		return c, errors.New("attention biases on some projections only are not the llama layout")
