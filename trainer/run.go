@@ -91,7 +91,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 		saveErr := t.save()
 		t.Console.Done()
 		switch {
-		case ctx.Err() == nil || saveErr != nil: // what failed is the caller's to say
+		case ctx.Err() == nil || saveErr != nil || t.policy.moved: // what failed is the caller's to say
 		case t.Step == 0:
 			t.say("stopped before the first step was done: there is nothing to save")
 		default:
