@@ -4,15 +4,13 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <pthread.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/variable.h>
 
 namespace molt {
 
 static Slab<at::Tensor> tensors;
 static Slab<Scope> scopes;
 
-at::Tensor& tensor(mt_tensor h) { return tensors.get(h, "tensor"); }
+at::Tensor tensor(mt_tensor h) { return tensors.copy(h, "tensor"); }
 
 Scope& usable(mt_scope h) {
   Scope& s = scopes.get(h, "scope");
@@ -40,7 +38,6 @@ static at::Tensor view_as(const at::Tensor& t, const void* data, int64_t numel, 
 }  // namespace molt
 
 using namespace molt;
-using torch::autograd::variable_list;
 
 const char* mt_abi() { return MOLT_ABI; }
 int64_t mt_live() { return tensors.live(); }
@@ -56,10 +53,14 @@ int32_t mt_threads(int32_t n) {
 mt_scope mt_scope_open(mt_scope parent, int32_t grad, char** err) {
   return guard(err, mt_scope(0), [&] {
     Scope s;
-    s.grad = grad < 0 ? scopes.get(parent, "scope").grad : grad != 0;
+    s.grad = grad > 0;
     s.thread = mt_thread();
     s.parent = parent;
-    if (parent) usable(parent).children++;
+    if (parent) {
+      Scope& outer = usable(parent);
+      if (grad < 0) s.grad = outer.grad;
+      outer.children++;
+    }
     return scopes.put(std::move(s));
   });
 }
@@ -79,6 +80,7 @@ int32_t mt_scope_move(mt_scope from, mt_scope to, mt_tensor t, char** err) {
     tensor(t);
     auto& own = usable(from).own;
     Scope& target = scopes.get(to, "scope");
+    if (target.thread != mt_thread()) throw std::runtime_error("a tensor cannot move to the scope of another torch.Do");
     for (size_t i = own.size(); i-- > 0;)
       if (own[i] == t) {
         own.erase(own.begin() + i);
@@ -95,7 +97,7 @@ mt_tensor mt_from(mt_scope s, const void* data, int32_t dtype, const int64_t* sh
 int32_t mt_read(mt_tensor h, void* dst, int64_t numel, int32_t dtype, char** err) {
   return attempt(err, [&] {
     c10::AutoGradMode no_grad(false);
-    const at::Tensor& t = tensor(h);
+    at::Tensor t = tensor(h);
     view_as(t, dst, numel, dtype).copy_(t);
   });
 }
@@ -103,58 +105,16 @@ int32_t mt_read(mt_tensor h, void* dst, int64_t numel, int32_t dtype, char** err
 int32_t mt_write(mt_tensor h, const void* src, int64_t numel, int32_t dtype, char** err) {
   return attempt(err, [&] {
     c10::AutoGradMode no_grad(false);
-    at::Tensor& t = tensor(h);
+    at::Tensor t = tensor(h);
     t.copy_(view_as(t, src, numel, dtype));
   });
 }
 
 int32_t mt_info(mt_tensor h, mt_tensor_info* out, char** err) {
   return attempt(err, [&] {
-    const at::Tensor& t = tensor(h);
+    at::Tensor t = tensor(h);
     if (t.dim() > 8) throw std::runtime_error("tensor of more than 8 dimensions");
     *out = {{}, int32_t(t.dim()), int32_t(t.scalar_type()), int32_t(t.device().type()), t.requires_grad()};
     for (int64_t i = 0; i < t.dim(); i++) out->shape[i] = t.size(i);
-  });
-}
-
-int32_t mt_require_grad(mt_tensor h, int32_t on, char** err) {
-  return attempt(err, [&] {
-    tensor(h).set_requires_grad(on);
-  });
-}
-
-static variable_list list(const mt_tensor* h, int32_t n) {
-  variable_list v(n);
-  for (int32_t i = 0; i < n; i++)
-    if (h[i]) v[i] = tensor(h[i]);
-  return v;
-}
-
-int32_t mt_backward(mt_scope s, const mt_tensor* roots, const mt_tensor* grads, int32_t n, char** err) {
-  return attempt(err, [&] {
-    usable(s);
-    torch::autograd::backward(list(roots, n), list(grads, n));
-  });
-}
-
-int32_t mt_gradients(mt_scope s, const mt_tensor* roots, const mt_tensor* grads, int32_t n, const mt_tensor* inputs, int32_t m,
-                     mt_tensor* out, char** err) {
-  return attempt(err, [&] {
-    Scope& scope = usable(s);
-    auto g = torch::autograd::grad(list(roots, n), list(inputs, m), list(grads, n), std::nullopt, false, /*allow_unused=*/true);
-    for (int32_t i = 0; i < m; i++) out[i] = g[i].defined() ? put(scope, g[i]) : 0;
-  });
-}
-
-mt_tensor mt_grad(mt_scope s, mt_tensor h, char** err) {
-  return guard(err, mt_tensor(0), [&] {
-    const at::Tensor& g = tensor(h).grad();
-    return g.defined() ? put(usable(s), g) : 0;
-  });
-}
-
-int32_t mt_clear_grad(mt_tensor h, char** err) {
-  return attempt(err, [&] {
-    tensor(h).mutable_grad().reset();
   });
 }
