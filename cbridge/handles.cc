@@ -158,3 +158,15 @@ int32_t mt_clear_grad(mt_tensor h, char** err) {
     tensor(h).mutable_grad().reset();
   });
 }
+
+// t is an at::Tensor* that stays the caller's; the result of mt_to_aten is one that the caller deletes.
+mt_tensor mt_from_aten(mt_scope s, const void* t, char** err) {
+  return guard(err, mt_tensor(0), [&] {
+    auto* given = static_cast<const at::Tensor*>(t);
+    return given && given->defined() ? put(usable(s), *given) : 0;
+  });
+}
+
+void* mt_to_aten(mt_tensor h, char** err) {
+  return guard(err, static_cast<void*>(nullptr), [&] { return new at::Tensor(tensor(h)); });
+}
