@@ -162,7 +162,7 @@ int32_t mt_call(mt_scope s, int32_t i, const mt_arg* args, int32_t n, const int6
     op.handle.callBoxed(stack);
     int32_t count = 0;
     auto add = [&](at::Tensor t) {
-      if (count < nout) out[count] = t.defined() ? put(scope, std::move(t)) : 0;
+      if (count < nout) out[count] = put(scope, std::move(t));
       count++;
     };
     for (size_t r = 0; r < stack.size(); r++) {

@@ -22,9 +22,9 @@ Scope& usable(mt_scope h) {
 }
 
 mt_tensor put(Scope& s, at::Tensor t) {
-  mt_tensor h = tensors.put(std::move(t));
-  s.own.push_back(h);
-  return h;
+  if (!t.defined()) return 0;
+  s.own.push_back(tensors.put(std::move(t)));
+  return s.own.back();
 }
 
 static at::Tensor blob(const void* data, int32_t dtype, at::IntArrayRef shape) {
@@ -118,9 +118,7 @@ int32_t mt_info(mt_tensor h, mt_tensor_info* out, char** err) {
 }
 
 int32_t mt_require_grad(mt_tensor h, int32_t on, char** err) {
-  return attempt(err, [&] {
-    tensor(h).set_requires_grad(on);
-  });
+  return attempt(err, [&] { tensor(h).set_requires_grad(on); });
 }
 
 static variable_list list(const mt_tensor* h, int32_t n) {
@@ -142,31 +140,22 @@ int32_t mt_gradients(mt_scope s, const mt_tensor* roots, const mt_tensor* grads,
   return attempt(err, [&] {
     Scope& scope = usable(s);
     auto g = torch::autograd::grad(list(roots, n), list(inputs, m), list(grads, n), std::nullopt, false, /*allow_unused=*/true);
-    for (int32_t i = 0; i < m; i++) out[i] = g[i].defined() ? put(scope, g[i]) : 0;
+    for (int32_t i = 0; i < m; i++) out[i] = put(scope, g[i]);
   });
 }
 
 mt_tensor mt_grad(mt_scope s, mt_tensor h, char** err) {
-  return guard(err, mt_tensor(0), [&] {
-    const at::Tensor& g = tensor(h).grad();
-    return g.defined() ? put(usable(s), g) : 0;
-  });
+  return guard(err, mt_tensor(0), [&] { return put(usable(s), tensor(h).grad()); });
 }
 
 int32_t mt_clear_grad(mt_tensor h, char** err) {
-  return attempt(err, [&] {
-    tensor(h).mutable_grad().reset();
-  });
+  return attempt(err, [&] { tensor(h).mutable_grad().reset(); });
 }
 
 // t is an at::Tensor* that stays the caller's; the result of mt_to_aten is one that the caller deletes.
 mt_tensor mt_from_aten(mt_scope s, const void* t, char** err) {
-  return guard(err, mt_tensor(0), [&] {
-    auto* given = static_cast<const at::Tensor*>(t);
-    return given && given->defined() ? put(usable(s), *given) : 0;
-  });
+  return guard(err, mt_tensor(0), [&] { return put(usable(s), t ? *static_cast<const at::Tensor*>(t) : at::Tensor()); });
 }
-
 void* mt_to_aten(mt_tensor h, char** err) {
   return guard(err, static_cast<void*>(nullptr), [&] { return new at::Tensor(tensor(h)); });
 }
