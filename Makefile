@@ -2,7 +2,7 @@
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help go build lib quickstart test lint loc asan bench soak
+.PHONY: help go build lib quickstart test lint loc asan bench soak gotorch
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -53,3 +53,6 @@ bench: go lib ## paired benchmarks, a JSON line each (ONLY=name: some)
 soak: build ## long stress, kills, real-model learning
 	@scripts/fetch model >/dev/null
 	go test -count=1 -timeout 6h -tags soak -run '^TestSoak' -v ./...
+
+gotorch: go lib ## build gotorch from its module's sources; test the adapter that shares tensors with it
+	@scripts/gotorch

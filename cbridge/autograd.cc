@@ -113,15 +113,12 @@ int32_t mt_gradients(mt_scope s, const mt_tensor* roots, const mt_tensor* grads,
     traced([&] {
       g = torch::autograd::grad(list(roots, n), list(inputs, m), list(grads, n), std::nullopt, false, /*allow_unused=*/true);
     });
-    for (int32_t i = 0; i < m; i++) out[i] = g[i].defined() ? put(scope, g[i]) : 0;
+    for (int32_t i = 0; i < m; i++) out[i] = put(scope, g[i]);
   });
 }
 
 mt_tensor mt_grad(mt_scope s, mt_tensor h, char** err) {
-  return guard(err, mt_tensor(0), [&] {
-    at::Tensor g = tensor(h).grad();
-    return g.defined() ? put(usable(s), g) : 0;
-  });
+  return guard(err, mt_tensor(0), [&] { return put(usable(s), tensor(h).grad()); });
 }
 
 int32_t mt_clear_grad(mt_tensor h, char** err) {

@@ -103,7 +103,7 @@ class Slab {
 
 at::Tensor tensor(mt_tensor h);
 Scope& usable(mt_scope s);                 // refuses a closed scope, another thread's, one with an open child
-mt_tensor put(Scope& s, at::Tensor t);     // the result lives in s
+mt_tensor put(Scope& s, at::Tensor t);     // the result lives in s; 0 for an undefined tensor
 
 template <class R, class F>
 R guard(char** err, R failed, F f) {

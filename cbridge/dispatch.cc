@@ -202,15 +202,14 @@ int32_t mt_call(mt_scope s, int32_t i, const mt_arg* args, int32_t n, const int6
       if (count++ < nout) out[count - 1] = h;
       else scope.more.push_back(h);
     };
-    auto keep = [&](at::Tensor t) { add(t.defined() ? put(scope, std::move(t)) : 0); };
     for (size_t r = 0; r < stack.size(); r++) {
       int target = r < op.target.size() ? op.target[r] : -1;
       if (target >= 0 && target < n && args[target].tag == MT_TENSOR) {
         add(mt_tensor(args[target].v));
       } else if (stack[r].isTensorList()) {
-        for (at::Tensor t : stack[r].toTensorVector()) keep(std::move(t));
+        for (at::Tensor t : stack[r].toTensorVector()) add(put(scope, std::move(t)));
       } else {
-        keep(as_tensor(stack[r]));
+        add(put(scope, as_tensor(stack[r])));
       }
     }
     return count;

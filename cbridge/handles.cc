@@ -20,9 +20,9 @@ Scope& usable(mt_scope h) {
 }
 
 mt_tensor put(Scope& s, at::Tensor t) {
-  mt_tensor h = tensors.put(std::move(t));
-  s.own.push_back(h);
-  return h;
+  if (!t.defined()) return 0;
+  s.own.push_back(tensors.put(std::move(t)));
+  return s.own.back();
 }
 
 static at::Tensor blob(const void* data, int32_t dtype, at::IntArrayRef shape) {
@@ -117,4 +117,12 @@ int32_t mt_info(mt_tensor h, mt_tensor_info* out, char** err) {
     *out = {{}, int32_t(t.dim()), int32_t(t.scalar_type()), int32_t(t.device().type()), t.requires_grad()};
     for (int64_t i = 0; i < t.dim(); i++) out->shape[i] = t.size(i);
   });
+}
+
+// t is an at::Tensor* that stays the caller's; the result of mt_to_aten is one that the caller deletes.
+mt_tensor mt_from_aten(mt_scope s, const void* t, char** err) {
+  return guard(err, mt_tensor(0), [&] { return put(usable(s), t ? *static_cast<const at::Tensor*>(t) : at::Tensor()); });
+}
+void* mt_to_aten(mt_tensor h, char** err) {
+  return guard(err, static_cast<void*>(nullptr), [&] { return new at::Tensor(tensor(h)); });
 }

@@ -15,6 +15,7 @@ import "C"
 
 import (
 	"crypto/sha256"
+	"debug/elf"
 	_ "embed"
 	"encoding/hex"
 	"errors"
@@ -33,7 +34,9 @@ const Version = "0.1.0"
 //go:embed molt.h
 var header []byte
 
-// Load opens libmolt once. [Do] calls it; call it yourself to learn early that the library is missing.
+// Load opens libmolt once: $MOLT_LIB where that is set, else the first that can be opened of build/lib in the checkout that the
+// program was built from, beside the executable, the user's cache by version (where `make lib` keeps a copy), and /usr/local/lib
+// (where `cmake --install build` puts one). [Do] calls it; call it yourself to learn early that the library is missing.
 // The error names every place tried and the command that builds the library.
 func Load() error { return load() }
 
@@ -50,6 +53,10 @@ var load = sync.OnceValue(func() error {
 			fmt.Fprintf(&tried, "\n  %s: not there", path)
 			continue
 		}
+		if err := whole(path); err != nil {
+			fmt.Fprintf(&tried, "\n  %s: unreadable or damaged: %v", path, err)
+			continue
+		}
 		c := C.CString(path)
 		var opened C.int
 		msg := C.molt_open(c, abi, &opened)
@@ -58,7 +65,7 @@ var load = sync.OnceValue(func() error {
 			return nil
 		}
 		fmt.Fprintf(&tried, "\n  %s: %s", path, C.GoString(msg))
-		if opened != 0 {
+		if opened != 0 { // its operators are registered, and another libmolt would register them again
 			break
 		}
 	}
@@ -66,9 +73,27 @@ var load = sync.OnceValue(func() error {
 		tried.String())
 })
 
+// whole checks that the file holds what its ELF headers announce: dlopen maps a truncated library without a check and dies of SIGBUS.
+func whole(path string) error {
+	f, err := elf.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if _, err := p.ReadAt(make([]byte, 1), int64(p.Filesz)-1); err != nil && p.Filesz > 0 {
+			return err
+		}
+	}
+	return nil
+}
+
 // candidates lists where libmolt may lie, in order: $MOLT_LIB alone when it is set.
 func candidates() []string {
 	if path := os.Getenv("MOLT_LIB"); path != "" {
+		if abs, err := filepath.Abs(path); err == nil {
+			path = abs // dlopen looks for a bare name elsewhere than here
+		}
 		return []string{path}
 	}
 	var paths []string

@@ -40,7 +40,9 @@ typedef struct { int64_t used, cached, peak; } mt_memory_info;
   X(int64_t, mt_live, (void), ()) \
   X(mt_memory_info, mt_memory, (void), ()) \
   X(int32_t, mt_threads, (int32_t n), (n)) \
-  X(uint64_t, mt_thread, (void), ())
+  X(uint64_t, mt_thread, (void), ()) \
+  X(mt_tensor, mt_from_aten, (mt_scope s, const void* t, char** err), (s, t, err)) \
+  X(void*, mt_to_aten, (mt_tensor t, char** err), (t, err))
 
 #ifdef __cplusplus
 #define MT_API extern "C" __attribute__((visibility("default")))
