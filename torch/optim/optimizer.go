@@ -1,0 +1,83 @@
+// Package optim updates parameters from gradients: optimizers, gradient clipping and learning-rate schedules.
+// It must not know what is trained: no RL, no text, no models.
+package optim
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/molt-go/molt/torch"
+)
+
+// Named is a tensor under the name that checkpoints and errors know it by.
+type Named struct {
+	Name   string
+	Tensor torch.Tensor
+}
+
+// Optimizer moves the parameters that it was made of by their gradients.
+type Optimizer interface {
+	// Step updates the parameters in place by their gradients, float32 of the same shapes, at learning rate lr. A parameter whose
+	// gradient is absent, not listed or the zero Tensor, keeps its value, without decay, and its state. On an error nothing changes.
+	Step(s *torch.Scope, grads []Named, lr float64) error
+	// State lists the optimizer's tensors, each under its kind and its parameter's name. They are the state itself, not copies.
+	State() []Named
+}
+
+// params are the parameters of an optimizer in a fixed order.
+type params struct {
+	names   []string
+	tensors []torch.Tensor
+	index   map[string]int
+}
+
+func newParams(list []Named) (params, error) {
+	p := params{index: map[string]int{}}
+	for i, n := range list {
+		if _, ok := p.index[n.Name]; ok || n.Tensor.DType() != torch.Float32 {
+			return p, fmt.Errorf("optim: parameter %q is %v: parameters must be float32 and their names distinct", n.Name, n.Tensor)
+		}
+		p.names, p.tensors, p.index[n.Name] = append(p.names, n.Name), append(p.tensors, n.Tensor), i
+	}
+	return p, nil
+}
+
+// zeros makes one tensor of state for each parameter. It alone decides where state lives.
+func (p params) zeros(s *torch.Scope) []torch.Tensor {
+	out := make([]torch.Tensor, len(p.tensors))
+	for i, t := range p.tensors {
+		out[i] = s.Zeros(torch.Float32, t.Shape()...)
+	}
+	return out
+}
+
+// match gives the gradients that are there and the places of their parameters, and checks everything about a step.
+func (p params) match(grads []Named, lr float64) (at []int, g []torch.Tensor, err error) {
+	if !(lr >= 0) || math.IsInf(lr, 0) {
+		return nil, nil, fmt.Errorf("optim: learning rate %v, want at least 0", lr)
+	}
+	seen := map[string]bool{}
+	for _, grad := range grads {
+		i, ok := p.index[grad.Name]
+		if !ok || seen[grad.Name] {
+			return nil, nil, fmt.Errorf("optim: the gradient of %q is for no parameter or there twice", grad.Name)
+		}
+		seen[grad.Name] = true
+		if grad.Tensor == (torch.Tensor{}) {
+			continue
+		}
+		if grad.Tensor.String() != p.tensors[i].String() {
+			return nil, nil, fmt.Errorf("optim: the gradient of %q is %v, the parameter %v", grad.Name, grad.Tensor, p.tensors[i])
+		}
+		at, g = append(at, i), append(g, grad.Tensor)
+	}
+	return at, g, nil
+}
+
+func pick[T any](list []T, at []int) []T {
+	out := make([]T, len(at))
+	for i, k := range at {
+		out[i] = list[k]
+	}
+	return out
+}
