@@ -106,17 +106,14 @@ func (o *Muon) Step(s *torch.Scope, grads []Named, lr float64) error {
 	}
 	for shape, list := range shapes {
 		for batch := range slices.Chunk(list, max(1, batchSize/(shape[0]*shape[1]))) {
-			s.NoGrad(func(s *torch.Scope) torch.Tensor {
-				o.update(s, pick(at, batch), pick(g, batch), lr)
-				return torch.Tensor{}
-			})
+			s.NoGrad(func(s *torch.Scope) torch.Tensor { return o.update(s, pick(at, batch), pick(g, batch), lr) })
 		}
 	}
 	return nil
 }
 
-// update moves matrices of one shape.
-func (o *Muon) update(s *torch.Scope, at []int, g []torch.Tensor, lr float64) {
+// update moves matrices of one shape; its result is none.
+func (o *Muon) update(s *torch.Scope, at []int, g []torch.Tensor, lr float64) (none torch.Tensor) {
 	c, p, m, weight := o.config, pick(o.tensors, at), pick(o.momentum, at), 1.0
 	if o.mean {
 		weight = 1 - c.Momentum
@@ -139,6 +136,7 @@ func (o *Muon) update(s *torch.Scope, at []int, g []torch.Tensor, lr float64) {
 	}
 	s.Call("aten::_foreach_mul_.Scalar", p, 1-lr*c.WeightDecay)
 	s.Call("aten::_foreach_add_.List", p, updates, -lr*scale)
+	return none
 }
 
 // orthogonalise gives for each matrix of x [n, rows, columns] one with the same singular vectors and with singular values near 1,
