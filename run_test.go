@@ -247,6 +247,41 @@ func TestResumedRunEqualsAnUninterruptedOne(t *testing.T) {
 	}
 }
 
+// So it is with Muon, a warm-up and frozen parameters, which the engine has like any other; other patterns are refused.
+func TestAResumedRunKeepsItsOptimizerScheduleAndFrozenParameters(t *testing.T) {
+	config := func() Config {
+		c := tinyConfig(t.TempDir())
+		c.Steps, c.Eval.Tasks, c.Optim.Name, c.Optim.Freeze = 4, 0, "dion", []string{"model.embed_tokens.*", "*.k_proj.*"}
+		c.Optim.Schedule, c.Optim.WarmupSteps, c.Model.DType = "constant_with_warmup", 4, "bfloat16"
+		return c
+	}
+	whole, halves := config(), config()
+	halves.Steps = 2
+	if err := errors.Join(runTiny(context.Background(), whole, nil), runTiny(context.Background(), halves, nil)); err != nil {
+		t.Fatal(err)
+	}
+	halves.Steps, halves.Resume = 4, true
+	other := halves
+	other.Optim.Freeze = nil
+	err := runTiny(context.Background(), other, nil)
+	if err == nil || !strings.Contains(err.Error(), "exp_avg.model.embed_tokens.weight is missing") ||
+		!strings.Contains(err.Error(), "optim.freeze must be those of the run") {
+		t.Error("resumed with other patterns:", err)
+	}
+	if err := runTiny(context.Background(), halves, nil); err != nil {
+		t.Fatal(err)
+	}
+	if digest(t, whole, 4) != digest(t, halves, 4) {
+		t.Error("weights or optimizer state differ after a resume")
+	}
+	steps, _ := rows(t, halves)
+	for i, row := range steps {
+		if row["logprob_diff_max"] != 0 || row["lr"] != 0.02*float64(i+1)/4 {
+			t.Error("engine and trainer differ, or the rate is not the schedule's:", row)
+		}
+	}
+}
+
 // Evaluation touches no training state: every 1, every 3 steps or never give the same weights.
 func TestEvaluationDoesNotChangeTraining(t *testing.T) {
 	var digests []string

@@ -8,6 +8,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -27,7 +28,7 @@ type job struct {
 	Name    string  `json:"name"`   // of the figure
 	Memory  string  `json:"memory"` // name of the figure of peak memory, where that is one
 	Rounds  int     `json:"rounds"` // processes of each side; medians count
-	Kind    string  `json:"kind"`   // "generate", "train", "grpo" or "allreduce"
+	Kind    string  `json:"kind"`   // "generate", "train", "grpo", "allreduce", "adamw" or an operator's name
 	DType   string  `json:"dtype"`
 	Threads int     `json:"threads"`
 	Models  string  `json:"models"`  // the folder that scripts/fetch and scripts/peers fill
@@ -36,7 +37,7 @@ type job struct {
 	New     int     `json:"new"`     // generated
 	Micro   int     `json:"micro"`   // train: rows in a micro-batch
 	Samples int     `json:"samples"` // grpo: of one prompt
-	Steps   int     `json:"steps"`   // train, grpo, allreduce: measured, after one that is not
+	Steps   int     `json:"steps"`   // measured, after one that is not
 	LR      float64 `json:"lr"`
 }
 
@@ -55,7 +56,8 @@ func jobs(all bool) []job {
 		list = append(list, job{Name: "train_" + dtype, Memory: "train_memory_" + dtype, Rounds: 2,
 			Kind: "train", DType: dtype, Batch: 8, Length: 256, Micro: 2, Steps: 3, LR: 1e-5})
 	}
-	list = append(list, job{Name: "allreduce_64mb", Rounds: 5, Kind: "allreduce", DType: "float32", Length: 16 << 20, Steps: 20})
+	list = append(list, job{Name: "allreduce_64mb", Rounds: 5, Kind: "allreduce", DType: "float32", Length: 16 << 20, Steps: 20},
+		job{Name: "adamw_135m", Rounds: 5, Kind: "adamw", DType: "float32", Steps: 20, LR: 1e-3})
 	return append(list, job{Name: "grpo_step_float32", Rounds: 1,
 		Kind: "grpo", DType: "float32", Batch: 8, Samples: 8, New: 12, Steps: 4, LR: 2e-5})
 }
@@ -117,7 +119,7 @@ func bench(names []string, threads int) error {
 // report is what a process measured.
 type report struct {
 	Value float64 `json:"value"` // tokens/s, or seconds a step
-	Loss  float64 `json:"loss"`  // of the first training step; allreduce: the last number
+	Loss  float64 `json:"loss"`  // of the first training step; allreduce: the last number; adamw: the mean size of a weight after it
 	Bound float64 `json:"bound"` // of the value, from the peer: the matrix products alone; 0: not known
 	peak  float64 // resident memory, MiB
 }
@@ -139,8 +141,8 @@ func compare(j job, commands ...[]string) (figures []figure, err error) {
 			return nil, fmt.Errorf("not the same work: first loss %v, the peer's %v; allowed: %v relative", r[0].Loss, r[1].Loss, tolerance)
 		}
 	}
-	unit := map[string]string{"generate": "tokens/s", "train": "tokens/s", "grpo": "s/step", "allreduce": "s"}[j.Kind]
-	figures = append(figures, newFigure(j.Name, unit, values, r[1].Bound))
+	unit := map[string]string{"generate": "tokens/s", "train": "tokens/s"}[j.Kind]
+	figures = append(figures, newFigure(j.Name, cmp.Or(unit, "s/step"), values, r[1].Bound))
 	if j.Memory != "" {
 		figures = append(figures, newFigure(j.Memory, "MiB", peaks, 0))
 	}

@@ -60,7 +60,7 @@ Scores head_forward(const Tensor& h, const Tensor& w, const Tensor& ids, const T
 }
 
 std::tuple<Tensor, Tensor> head_backward(const Tensor& h, const Tensor& w, const Tensor& ids, const Tensor& inv_t, const Scores& s,
-                                         double softcap, int64_t chunk, const Tensor& dlogp, const Tensor& dentropy) {
+                                         double softcap, int64_t chunk, const Tensor& dlogp, const Tensor& dentropy, bool want_dw) {
   bool half = is_half(h, "h");
   const RowKernels& kernels = row_kernels(half);
   int64_t v = w.size(0), k = ids.size(1);
@@ -76,13 +76,14 @@ std::tuple<Tensor, Tensor> head_backward(const Tensor& h, const Tensor& w, const
     l = l.narrow(0, 0, num);
     Tensor x = h.narrow(0, a, num), g = dh.narrow(0, a, num);
     g.copy_(product(l, w));
+    if (!want_dw) return;
     Tensor part = product(l.t(), x);
     if (dw.defined())
       dw.add_(part);
     else  // several chunks add up in float32
       dw = num == h.size(0) ? part : part.to(at::kFloat);
   });
-  return {dh, dw.defined() ? dw.to(w.scalar_type()) : at::zeros_like(w)};
+  return {dh, dw.defined() ? dw.to(w.scalar_type()) : want_dw ? at::zeros_like(w) : dw};
 }
 
 struct HeadFunction : torch::autograd::Function<HeadFunction> {
@@ -99,7 +100,7 @@ struct HeadFunction : torch::autograd::Function<HeadFunction> {
     Tensor dlogp = g[0].defined() ? g[0].contiguous() : at::zeros(s[2].sizes(), s[4].options());
     Tensor dentropy = g[1].defined() ? g[1].contiguous() : at::zeros_like(s[5]);
     auto [dh, dw] = head_backward(s[0], s[1], s[2], s[3], {Tensor(), s[5], s[4]}, ctx->saved_data["softcap"].toDouble(),
-                                  ctx->saved_data["chunk"].toInt(), dlogp, dentropy);
+                                  ctx->saved_data["chunk"].toInt(), dlogp, dentropy, ctx->needs_input_grad(1));
     return {dh, dw, Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };

@@ -74,7 +74,7 @@ func (t *Trainer) open(s *torch.Scope) error {
 	}
 	if t.Resume {
 		if err := t.policy.LoadOptimizer(filepath.Join(path, optimizerFile)); err != nil {
-			return fmt.Errorf("resume: %w", err)
+			return fmt.Errorf("resume: %w (optim.name and optim.freeze must be those of the run so far)", err)
 		}
 	}
 	keep := -1

@@ -56,31 +56,6 @@ type LossConfig struct {
 	KL string `toml:"kl"`
 }
 
-// OptimConfig is the table [optim]: from gradients to weights.
-type OptimConfig struct {
-	// Name of the optimizer; default "adamw".
-	Name string `toml:"name"`
-	// LR is the peak learning rate; default 1e-5.
-	LR float64 `toml:"lr"`
-	// Beta1, Beta2 and Eps are AdamW's; default 0.9, 0.95 and 1e-8.
-	Beta1 float64 `toml:"beta1"`
-	Beta2 float64 `toml:"beta2"`
-	Eps   float64 `toml:"eps"`
-	// WeightDecay is decoupled: an update takes LR*WeightDecay off each weight; default 0.
-	WeightDecay float64 `toml:"weight_decay"`
-	// MaxNorm clips the global norm of the gradient; default 1; 0: off.
-	MaxNorm float64 `toml:"max_norm"`
-	// Schedule of the learning rate, a name of optim.Schedules; default "constant", which has no warm-up.
-	Schedule string `toml:"schedule"`
-	// WarmupSteps is the number of updates until the rate is at its peak; default 0.
-	WarmupSteps int `toml:"warmup_steps"`
-	// MinLRRate is the rate at the end as a share of LR, for schedules that have one; default 0.
-	MinLRRate float64 `toml:"min_lr_rate"`
-	// MicroTokens is the largest number of tokens, prompts included, in one forward and backward; it bounds memory and
-	// does not change the result; default 2048.
-	MicroTokens int `toml:"micro_tokens"`
-}
-
 // AsyncConfig is the table [async]: how rollouts and training share time and cores.
 type AsyncConfig struct {
 	// Staleness is the largest age of a trained token, in optimizer steps; default 1; 0: synchronous.
@@ -121,8 +96,8 @@ func DefaultConfig() Config {
 		Steps: 100,
 		Algo:  AlgoConfig{Estimator: "grpo", Options: estimators.DefaultOptions()},
 		Loss:  LossConfig{Name: "ppo", ClipLow: 0.2, ClipHigh: 0.2, Aggregation: "token-mean", KL: "k2"},
-		Optim: OptimConfig{Name: "adamw", LR: 1e-5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, MaxNorm: 1,
-			Schedule: "constant", MicroTokens: 2048},
+		Optim: OptimConfig{Name: "adamw", LR: 1e-5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, MuonLR: 0.02, Momentum: 0.95, Nesterov: true,
+			MaxNorm: 1, Schedule: "constant", NumCycles: 1, Power: 1, DecayType: "cosine", MicroTokens: 2048},
 		Async:      AsyncConfig{Staleness: 1},
 		Eval:       EvalConfig{Tasks: 64, ShowReplies: 10},
 		Checkpoint: CheckpointConfig{Keep: 2},
@@ -173,22 +148,6 @@ func (c LossConfig) validate() error {
 		check("loss.entropy_coef", c.EntropyCoef, atLeast0(math.Abs(c.EntropyCoef)), "a number"),
 		check("loss.kl_coef", c.KLCoef, atLeast0(c.KLCoef), "at least 0 (0: off)"),
 		check("loss.kl", c.KL, klLosses[c.KL] != nil, strings.Join(slices.Sorted(maps.Keys(klLosses)), ", ")),
-	)
-}
-
-func (c OptimConfig) validate() error {
-	return errors.Join(
-		check("optim.name", c.Name, c.Name == "adamw", "adamw"),
-		check("optim.lr", c.LR, atLeast0(c.LR), "at least 0"),
-		check("optim.beta1", c.Beta1, c.Beta1 >= 0 && c.Beta1 < 1, "0 up to, not including, 1"),
-		check("optim.beta2", c.Beta2, c.Beta2 >= 0 && c.Beta2 < 1, "0 up to, not including, 1"),
-		check("optim.eps", c.Eps, c.Eps > 0 && atLeast0(c.Eps), "above 0"),
-		check("optim.weight_decay", c.WeightDecay, atLeast0(c.WeightDecay), "at least 0"),
-		check("optim.max_norm", c.MaxNorm, atLeast0(c.MaxNorm), "at least 0 (0: off)"),
-		check("optim.schedule", c.Schedule, c.Schedule != "", "the name of a schedule"),
-		check("optim.warmup_steps", c.WarmupSteps, c.WarmupSteps >= 0, "at least 0"),
-		check("optim.min_lr_rate", c.MinLRRate, c.MinLRRate >= 0 && c.MinLRRate <= 1, "0 to 1"),
-		check("optim.micro_tokens", c.MicroTokens, c.MicroTokens >= 1, "at least 1"),
 	)
 }
 

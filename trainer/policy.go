@@ -17,7 +17,8 @@ import (
 // copy in the compute type, or on the masters themselves where that is float32; gradients add up in float32.
 type Policy struct {
 	master, compute *model.Model
-	optim           *optim.AdamW
+	trained         []model.Param // of compute: those that are not frozen
+	optim           optim.Optimizer
 	config          OptimConfig
 	loss            LossConfig
 	moved           bool // an update of the masters has begun; whoever keeps the state that goes with them sets it back
@@ -42,14 +43,13 @@ func NewPolicy(s *torch.Scope, master *model.Model, d torch.DType, oc OptimConfi
 	if err := FindLoss(lc.Name); err != nil {
 		return nil, err
 	}
-	p := &Policy{master: master, compute: master, config: oc, loss: lc}
-	var params []optim.Named
-	for _, param := range master.Params() {
-		params = append(params, optim.Named{Name: param.Name, Tensor: param.Tensor})
+	frozen, err := oc.frozen(master.Params())
+	if err != nil {
+		return nil, err
 	}
-	var err error
-	adam := optim.AdamWConfig{Beta1: oc.Beta1, Beta2: oc.Beta2, Eps: oc.Eps, WeightDecay: oc.WeightDecay}
-	if p.optim, err = optim.NewAdamW(s, params, adam); err != nil {
+	master.Freeze(frozen)
+	p := &Policy{master: master, compute: master, config: oc, loss: lc}
+	if p.optim, err = oc.optimizer(s, master.Params()); err != nil {
 		return nil, err
 	}
 	if d != torch.Float32 {
@@ -57,9 +57,13 @@ func NewPolicy(s *torch.Scope, master *model.Model, d torch.DType, oc OptimConfi
 		if err := p.compute.CopyFrom(s, master.Params()); err != nil {
 			return nil, err
 		}
+		p.compute.Freeze(frozen)
 	}
-	for _, leaf := range p.compute.Leaves() {
-		leaf.RequireGrad(true)
+	for _, param := range p.compute.Params() {
+		if !param.Frozen {
+			param.RequireGrad()
+			p.trained = append(p.trained, param)
+		}
 	}
 	return p, nil
 }
@@ -71,10 +75,10 @@ func (p *Policy) Params() []model.Param { return p.compute.Params() }
 func (p *Policy) Masters() []model.Param { return p.master.Params() }
 
 // SaveOptimizer writes the optimizer's state as a safetensors file.
-func (p *Policy) SaveOptimizer(path string) error { return p.optim.Save(path) }
+func (p *Policy) SaveOptimizer(path string) error { return optim.Save(path, p.optim) }
 
 // LoadOptimizer reads a state that SaveOptimizer wrote for a model of the same shape.
-func (p *Policy) LoadOptimizer(path string) error { return p.optim.Load(path) }
+func (p *Policy) LoadOptimizer(path string) error { return optim.Load(path, p.optim) }
 
 // Step makes one optimizer step at learning rate lr, over all samples at once: how they are cut into micro-batches does not
 // change it. share, if given, is asked before each micro-batch how many cores it may use. A log-prob, loss or gradient that is
@@ -102,10 +106,10 @@ func (p *Policy) Step(ctx context.Context, s *torch.Scope, samples []Sample, lr 
 	return stats, nil
 }
 
-// gradients are those of the whole plan by each parameter, in float32.
+// gradients are those of the whole plan by each parameter that is not frozen, in float32.
 func (p *Policy) gradients(ctx context.Context, s *torch.Scope, plan Plan, share func(bool) int, stats *Stats) ([]optim.Named, error) {
-	grads := make([]optim.Named, len(p.Params()))
-	for i, param := range p.Params() {
+	grads := make([]optim.Named, len(p.trained))
+	for i, param := range p.trained {
 		grads[i].Name = param.Name
 	}
 	for i := range plan.Micros {
@@ -124,7 +128,7 @@ func (p *Policy) gradients(ctx context.Context, s *torch.Scope, plan Plan, share
 		}
 	}
 	if p.compute == p.master { // backward itself has added them up in float32
-		for i, param := range p.Params() {
+		for i, param := range p.trained {
 			grads[i].Tensor = param.Grad(s)
 		}
 	}
@@ -185,7 +189,7 @@ func (p *Policy) score(s *torch.Scope, m *Micro) (logp, entropy torch.Tensor, er
 // collect adds the gradients of a micro-batch to those so far, in float32, and clears them.
 func (p *Policy) collect(outer *torch.Scope, grads []optim.Named) {
 	outer.NoGrad(func(s *torch.Scope) torch.Tensor {
-		for i, param := range p.Params() {
+		for i, param := range p.trained {
 			g, sum := param.Grad(s), &grads[i].Tensor
 			switch {
 			case g == (torch.Tensor{}):

@@ -62,8 +62,7 @@ func New(cfg Config, p Parts) (*Trainer, error) {
 		return nil, errors.New("trainer: Train, Runner, Generator, Sink and Console are needed")
 	}
 	t := &Trainer{Parts: p, cfg: cfg, sampled: &sampledCount{}}
-	o := cfg.Optim
-	t.schedule = optim.Schedule{Name: o.Schedule, LR: o.LR, Steps: cfg.Steps, Warmup: o.WarmupSteps, MinRate: o.MinLRRate}
+	t.schedule = cfg.Optim.schedule(cfg.Steps)
 	if err := t.schedule.Validate(); err != nil {
 		return nil, fmt.Errorf("[optim] %w", err)
 	}

@@ -20,6 +20,7 @@ type Model struct {
 	layers []layer
 	leaves []torch.Tensor
 	params []Param
+	filled bool // CopyFrom has been here
 }
 
 // layer holds a block's weights; projections that read the same input are fused, and the named parameters are views of them.
@@ -35,9 +36,13 @@ type layer struct {
 type Param struct {
 	Name        string
 	Tensor      torch.Tensor // a view of the leaf
+	Frozen      bool         // keeps its value: a model's first CopyFrom takes it, later ones need not
 	leaf        torch.Tensor
 	first, rows int
 }
+
+// RequireGrad marks the leaf that holds p for gradients.
+func (p Param) RequireGrad() { p.leaf.RequireGrad(true) }
 
 // Grad is the gradient that backward left for p, a view in s, or the zero Tensor.
 func (p Param) Grad(s *torch.Scope) torch.Tensor {
@@ -104,7 +109,7 @@ func (m *Model) leaf(s *torch.Scope, parts []part, columns ...int) torch.Tensor 
 	t := s.Empty(m.DType, append([]int{rows}, columns...)...)
 	first := 0
 	for _, p := range parts {
-		m.params = append(m.params, Param{p.name, s.Narrow(t, 0, first, p.rows), t, first, p.rows})
+		m.params = append(m.params, Param{p.name, s.Narrow(t, 0, first, p.rows), false, t, first, p.rows})
 		first += p.rows
 	}
 	m.leaves = append(m.leaves, t)
@@ -114,7 +119,14 @@ func (m *Model) leaf(s *torch.Scope, parts []part, columns ...int) torch.Tensor 
 // Params lists the named weights in the order of the layers; a tied head is not listed again.
 func (m *Model) Params() []Param { return m.params }
 
-// Leaves lists the tensors that hold the parameters, to mark them for gradients.
+// Freeze marks the parameters with these names, and no other, as Frozen.
+func (m *Model) Freeze(names map[string]bool) {
+	for i := range m.params {
+		m.params[i].Frozen = names[m.params[i].Name]
+	}
+}
+
+// Leaves lists the tensors that hold the parameters and, where they are marked, their gradients.
 func (m *Model) Leaves() []torch.Tensor { return m.leaves }
 
 // NumParams counts the weights.
@@ -127,16 +139,16 @@ func (m *Model) NumParams() int {
 }
 
 // CopyFrom copies params, in place, converting to m's dtype. Every parameter of m must be there with its shape, and no other;
-// otherwise nothing is copied and the error names all that differ.
+// otherwise nothing is copied and the error names all that differ. After the first time those that are Frozen stay as they are.
 func (m *Model) CopyFrom(s *torch.Scope, params []Param) error {
-	given := make(map[string]torch.Tensor, len(params))
+	given := make(map[string]Param, len(params))
 	for _, p := range params {
-		given[p.Name] = p.Tensor
+		given[p.Name] = p
 	}
 	var fault mismatch
 	for _, p := range m.params {
-		if t, ok := given[p.Name]; ok {
-			fault.shape(p.Name, p.Tensor.Shape(), t.Shape())
+		if from, ok := given[p.Name]; ok {
+			fault.shape(p.Name, p.Tensor.Shape(), from.Tensor.Shape())
 		} else {
 			fault.missing(p.Name)
 		}
@@ -151,9 +163,12 @@ func (m *Model) CopyFrom(s *torch.Scope, params []Param) error {
 	}
 	s.NoGrad(func(s *torch.Scope) torch.Tensor {
 		for _, p := range m.params {
-			s.Copy_(p.Tensor, given[p.Name])
+			if from := given[p.Name]; !from.Frozen || !m.filled {
+				s.Copy_(p.Tensor, from.Tensor)
+			}
 		}
 		return torch.Tensor{}
 	})
+	m.filled = true
 	return nil
 }

@@ -1,0 +1,137 @@
+// Package optim updates parameters from gradients: optimizers, gradient clipping and learning-rate schedules.
+// It must not know what is trained: no RL, no text, no models.
+package optim
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"github.com/molt-go/molt/torch"
+)
+
+// Named is a tensor under the name that checkpoints and errors know it by.
+type Named struct {
+	Name   string
+	Tensor torch.Tensor
+}
+
+// Optimizer moves the parameters that it was made of by their gradients.
+type Optimizer interface {
+	// Step updates the parameters in place by their gradients, float32 of the same shapes, at learning rate lr. A parameter whose
+	// gradient is absent, not listed or the zero Tensor, keeps its value, without decay, and its state. On an error nothing changes.
+	Step(s *torch.Scope, grads []Named, lr float64) error
+	// State lists the optimizer's tensors, each under its kind and its parameter's name. They are the state itself, not copies.
+	State() []Named
+}
+
+// params are the parameters of an optimizer in a fixed order.
+type params struct {
+	names   []string
+	tensors []torch.Tensor
+	index   map[string]int
+}
+
+func newParams(list []Named) (params, error) {
+	p := params{index: map[string]int{}}
+	for i, n := range list {
+		if _, ok := p.index[n.Name]; ok || n.Tensor.DType() != torch.Float32 {
+			return p, fmt.Errorf("optim: parameter %q is %v: parameters must be float32 and their names distinct", n.Name, n.Tensor)
+		}
+		p.names, p.tensors, p.index[n.Name] = append(p.names, n.Name), append(p.tensors, n.Tensor), i
+	}
+	return p, nil
+}
+
+// zeros makes one tensor of state for each parameter. It alone decides where state lives.
+func (p params) zeros(s *torch.Scope) []torch.Tensor {
+	out := make([]torch.Tensor, len(p.tensors))
+	for i, t := range p.tensors {
+		out[i] = s.Zeros(torch.Float32, t.Shape()...)
+	}
+	return out
+}
+
+// match gives the gradients that are there and the places of their parameters, and checks everything about a step.
+func (p params) match(grads []Named, lr float64) (at []int, g []torch.Tensor, err error) {
+	if !(lr >= 0) || math.IsInf(lr, 0) {
+		return nil, nil, fmt.Errorf("optim: learning rate %v, want at least 0", lr)
+	}
+	seen := map[string]bool{}
+	for _, grad := range grads {
+		i, ok := p.index[grad.Name]
+		if !ok || seen[grad.Name] {
+			return nil, nil, fmt.Errorf("optim: the gradient of %q is for no parameter or there twice", grad.Name)
+		}
+		seen[grad.Name] = true
+		if grad.Tensor == (torch.Tensor{}) {
+			continue
+		}
+		if grad.Tensor.String() != p.tensors[i].String() {
+			return nil, nil, fmt.Errorf("optim: the gradient of %q is %v, the parameter %v", grad.Name, grad.Tensor, p.tensors[i])
+		}
+		at, g = append(at, i), append(g, grad.Tensor)
+	}
+	return at, g, nil
+}
+
+func pick[T any](list []T, at []int) []T {
+	out := make([]T, len(at))
+	for i, k := range at {
+		out[i] = list[k]
+	}
+	return out
+}
+
+// Save writes o's state as a safetensors file.
+func Save(path string, o Optimizer) error {
+	var entries []torch.Entry
+	for _, t := range o.State() {
+		write := func(w io.Writer) error { return binary.Write(w, binary.LittleEndian, torch.Values[float32](t.Tensor)) }
+		entries = append(entries, torch.Entry{Name: t.Name, DType: torch.Float32, Shape: t.Tensor.Shape(), Write: write})
+	}
+	return torch.WriteSafeTensors(path, entries, nil)
+}
+
+// Load reads a state that Save wrote into o. Every tensor must be there with its shape, and no other; otherwise nothing is read
+// and the error names those that differ.
+func Load(path string, o Optimizer) error {
+	f, err := torch.OpenSafeTensors(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var faults []string
+	state, known := o.State(), map[string]bool{}
+	for _, t := range state {
+		known[t.Name] = true
+		e, ok := f.Lookup(t.Name)
+		switch {
+		case !ok:
+			faults = append(faults, t.Name+" is missing")
+		case e.DType != torch.Float32 || !slices.Equal(e.Shape, t.Tensor.Shape()):
+			faults = append(faults, fmt.Sprintf("%s is %v%v, want %v", t.Name, e.DType, e.Shape, t.Tensor))
+		}
+	}
+	for _, name := range f.Names() {
+		if !known[name] {
+			faults = append(faults, name+" is of no parameter")
+		}
+	}
+	if n := len(faults); n > 0 {
+		const shown = 6
+		if n > shown {
+			faults = append(faults[:shown], fmt.Sprintf("and %d more", n-shown))
+		}
+		return fmt.Errorf("optim: %s is not the state of this optimizer and these parameters: %s", path, strings.Join(faults, ", "))
+	}
+	for _, t := range state {
+		e, _ := f.Lookup(t.Name)
+		torch.WriteBytes(t.Tensor, e.DType, unsafe.Pointer(unsafe.SliceData(e.Data)), t.Tensor.Numel())
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/molt-go/molt/torch"
+	"github.com/molt-go/molt/torch/model"
+	"github.com/molt-go/molt/torch/optim"
+)
+
+// OptimConfig is the table [optim]: from gradients to weights.
+type OptimConfig struct {
+	// Name of the optimizer: "adamw" (default), or for the matrices of the layers, with AdamW for all else, "muon" (torch.optim's),
+	// "dion" or "dion_newton_schulz" (microsoft/dion's Muon with newer and older coefficients).
+	Name string `toml:"name"`
+	// LR is AdamW's peak learning rate; default 1e-5.
+	LR float64 `toml:"lr"`
+	// Beta1, Beta2 and Eps are AdamW's; default 0.9, 0.95 and 1e-8.
+	Beta1 float64 `toml:"beta1"`
+	Beta2 float64 `toml:"beta2"`
+	Eps   float64 `toml:"eps"`
+	// WeightDecay is decoupled: an update takes the learning rate times WeightDecay off each weight; default 0.
+	WeightDecay float64 `toml:"weight_decay"`
+	// MuonLR is the peak learning rate of the matrices under Muon; the rate of the rest keeps its ratio to it; default 0.02.
+	MuonLR float64 `toml:"muon_lr"`
+	// Momentum is Muon's decay of the running gradient; default 0.95.
+	Momentum float64 `toml:"momentum"`
+	// Nesterov lets Muon look one step of momentum ahead; default true.
+	Nesterov bool `toml:"nesterov"`
+	// MatchRMS makes Muon's updates as large as AdamW's usual ones, so that MuonLR is about what LR would be; default false.
+	MatchRMS bool `toml:"match_rms"`
+	// Freeze holds patterns of names of parameters that keep their values, with * for any characters: "model.embed_tokens.*"
+	// (see path.Match); default none. A resumed run needs those that it began with.
+	Freeze []string `toml:"freeze"`
+	// MaxNorm clips the global norm of the gradient; default 1; 0: off.
+	MaxNorm float64 `toml:"max_norm"`
+	// Schedule of the learning rate, a name of optim.Schedules; default "constant", which has no warm-up.
+	Schedule string `toml:"schedule"`
+	// WarmupSteps is the number of updates until the rate is at its peak; default 0.
+	WarmupSteps int `toml:"warmup_steps"`
+	// WarmupRate is the rate of the first update as a share of the peak under "cosine_warmup_with_min_lr"; default 0: 1/WarmupSteps.
+	WarmupRate float64 `toml:"warmup_lr_rate"`
+	// MinLRRate is the rate at the end as a share of the peak, for "…_min_lr", "polynomial" and "warmup_stable_decay"; default 0.
+	MinLRRate float64 `toml:"min_lr_rate"`
+	// NumCycles is how often "cosine_with_restarts" falls from the peak; default 1.
+	NumCycles int `toml:"num_cycles"`
+	// Power is the exponent of "polynomial"; default 1.
+	Power float64 `toml:"power"`
+	// DecaySteps is the number of last updates, in which "warmup_stable_decay" falls; default 0: a tenth of the run.
+	DecaySteps int `toml:"decay_steps"`
+	// DecayType is the shape of that fall: "cosine" (default), "linear" or "1-sqrt".
+	DecayType string `toml:"decay_type"`
+	// MicroTokens is the largest number of tokens, prompts included, in one forward and backward; it bounds memory and
+	// does not change the result; default 2048.
+	MicroTokens int `toml:"micro_tokens"`
+}
+
+func (c OptimConfig) validate() error {
+	names, schedules := append([]string{"adamw"}, optim.MuonVariants()...), optim.Schedules()
+	decays := []string{"cosine", "linear", "1-sqrt"}
+	errs := []error{
+		check("optim.name", c.Name, slices.Contains(names, c.Name), "one of "+strings.Join(names, ", ")),
+		check("optim.lr", c.LR, atLeast0(c.LR), "at least 0"),
+		check("optim.beta1", c.Beta1, c.Beta1 >= 0 && c.Beta1 < 1, "0 up to, not including, 1"),
+		check("optim.beta2", c.Beta2, c.Beta2 >= 0 && c.Beta2 < 1, "0 up to, not including, 1"),
+		check("optim.eps", c.Eps, c.Eps > 0 && atLeast0(c.Eps), "above 0"),
+		check("optim.weight_decay", c.WeightDecay, atLeast0(c.WeightDecay), "at least 0"),
+		check("optim.muon_lr", c.MuonLR, c.MuonLR > 0 && atLeast0(c.MuonLR), "above 0"),
+		check("optim.momentum", c.Momentum, c.Momentum >= 0 && c.Momentum < 1, "0 up to, not including, 1"),
+		check("optim.max_norm", c.MaxNorm, atLeast0(c.MaxNorm), "at least 0 (0: off)"),
+		check("optim.schedule", c.Schedule, slices.Contains(schedules, c.Schedule), "one of "+strings.Join(schedules, ", ")),
+		check("optim.warmup_steps", c.WarmupSteps, c.WarmupSteps >= 0, "at least 0"),
+		check("optim.warmup_lr_rate", c.WarmupRate, c.WarmupRate >= 0 && c.WarmupRate <= 1, "0 to 1"),
+		check("optim.min_lr_rate", c.MinLRRate, c.MinLRRate >= 0 && c.MinLRRate <= 1, "0 to 1"),
+		check("optim.num_cycles", c.NumCycles, c.NumCycles >= 1, "at least 1"),
+		check("optim.power", c.Power, c.Power > 0 && atLeast0(c.Power), "above 0"),
+		check("optim.decay_steps", c.DecaySteps, c.DecaySteps >= 0, "at least 0 (0: a tenth of the run)"),
+		check("optim.decay_type", c.DecayType, slices.Contains(decays, c.DecayType), "one of "+strings.Join(decays, ", ")),
+		check("optim.micro_tokens", c.MicroTokens, c.MicroTokens >= 1, "at least 1"),
+	}
+	for _, pattern := range c.Freeze {
+		_, err := path.Match(pattern, "")
+		errs = append(errs, check("optim.freeze", pattern, err == nil, "a pattern as path.Match knows them"))
+	}
+	return errors.Join(errs...)
+}
+
+// schedule is that of a run of so many steps. Its rates are those of the matrices where there is Muon.
+func (c OptimConfig) schedule(steps int) optim.Schedule {
+	s := optim.Schedule{Name: c.Schedule, LR: c.MuonLR, Steps: steps, Warmup: c.WarmupSteps, MinRate: c.MinLRRate,
+		WarmupRate: c.WarmupRate, Cycles: c.NumCycles, Power: c.Power, DecaySteps: c.DecaySteps, Decay: c.DecayType}
+	if c.Name == "adamw" {
+		s.LR = c.LR
+	}
+	if s.DecaySteps == 0 {
+		s.DecaySteps = max(1, steps/10)
+	}
+	return s
+}
+
+// frozen gives the names of params that Freeze matches.
+func (c OptimConfig) frozen(params []model.Param) (map[string]bool, error) {
+	frozen := map[string]bool{}
+	for _, pattern := range c.Freeze {
+		found := false
+		for _, p := range params {
+			if ok, _ := path.Match(pattern, p.Name); ok {
+				frozen[p.Name], found = true, true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("optim.freeze: %q matches no parameter; some are %s, %s, %s", pattern,
+				params[0].Name, params[len(params)/2].Name, params[len(params)-1].Name)
+		}
+	}
+	if len(frozen) == len(params) {
+		return nil, fmt.Errorf("optim.freeze: %q leave no parameter to train", c.Freeze)
+	}
+	return frozen, nil
+}
+
+// optimizer makes the one that Name says for those of params that train.
+func (c OptimConfig) optimizer(s *torch.Scope, params []model.Param) (optim.Optimizer, error) {
+	adam := optim.AdamWConfig{Beta1: c.Beta1, Beta2: c.Beta2, Eps: c.Eps, WeightDecay: c.WeightDecay}
+	var matrices, rest []optim.Named
+	for _, p := range params {
+		n := optim.Named{Name: p.Name, Tensor: p.Tensor}
+		switch {
+		case p.Frozen:
+		case c.Name != "adamw" && strings.HasPrefix(p.Name, "model.layers.") && len(p.Tensor.Shape()) == 2:
+			matrices = append(matrices, n)
+		default:
+			rest = append(rest, n)
+		}
+	}
+	if c.Name == "adamw" {
+		return optim.NewAdamW(s, rest, adam)
+	}
+	return optim.NewMuon(s, matrices, rest, optim.MuonConfig{Variant: c.Name, Momentum: c.Momentum, Nesterov: c.Nesterov,
+		MatchRMS: c.MatchRMS, WeightDecay: c.WeightDecay, AdamW: adam, AdamWRate: c.LR / c.MuonLR})
+}
