@@ -1,6 +1,8 @@
 // What the files of libmolt share: the slab of handles, scopes and the guard that turns C++ exceptions into messages.
 #pragma once
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/StreamGuard.h>
 #include <string.h>
 #include <atomic>
 #include <mutex>
@@ -17,6 +19,15 @@ struct Scope {
   mt_scope parent = 0;
   int children = 0;
   std::vector<mt_tensor> own;
+  std::optional<c10::Device> device;  // where tensors are made, if not on the CPU
+  std::optional<c10::Stream> stream;  // where operators run, if not on their device's default stream
+};
+
+// What a call runs under comes from its scope, never from what an earlier call left on the thread.
+struct Guards {
+  c10::AutoGradMode grad;
+  c10::OptionalStreamGuard stream;
+  explicit Guards(const Scope& s) : grad(s.grad), stream(s.stream) {}
 };
 
 // A slab hands out numbers for objects that never move: low half slot, high half generation (0 is never used).
@@ -78,6 +89,9 @@ class Slab {
 at::Tensor& tensor(mt_tensor h);
 Scope& usable(mt_scope s);                 // refuses a closed scope, another thread's, one with an open child
 mt_tensor put(Scope& s, at::Tensor t);     // the result lives in s
+void join(const Scope& s, const Scope& parent);                        // s closes: parent's stream waits for its own
+void hand_over(at::Tensor& t, const Scope& from, const Scope& to);  // t will be used on the stream of another scope
+std::optional<c10::Stream> thread_stream();                            // the stream of the innermost scope open on this thread
 
 template <class R, class F>
 R guard(char** err, R failed, F f) {

@@ -2,7 +2,6 @@
 #include "bridge.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
 #include <pthread.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
@@ -59,7 +58,11 @@ mt_scope mt_scope_open(mt_scope parent, int32_t grad, char** err) {
     s.grad = grad < 0 ? scopes.get(parent, "scope").grad : grad != 0;
     s.thread = mt_thread();
     s.parent = parent;
-    if (parent) usable(parent).children++;
+    if (parent) {
+      Scope& p = usable(parent);
+      p.children++;
+      s.device = p.device, s.stream = p.stream;
+    }
     return scopes.put(std::move(s));
   });
 }
@@ -67,34 +70,46 @@ mt_scope mt_scope_open(mt_scope parent, int32_t grad, char** err) {
 int32_t mt_scope_close(mt_scope h, char** err) {
   return attempt(err, [&] {
     Scope& s = usable(h);
-    if (s.parent) scopes.get(s.parent, "scope").children--;
     tensors.drop(s.own);
+    Scope closed = std::move(s);
     scopes.drop({h});
+    if (!closed.parent) return;
+    Scope& parent = scopes.get(closed.parent, "scope");
+    parent.children--;
+    join(closed, parent);
   });
 }
 
 // A tensor that another scope owns stays where it is: a block may hand back what it was given.
 int32_t mt_scope_move(mt_scope from, mt_scope to, mt_tensor t, char** err) {
   return attempt(err, [&] {
-    tensor(t);
-    auto& own = usable(from).own;
+    at::Tensor& moved = tensor(t);
+    Scope& source = usable(from);
+    auto& own = source.own;
     Scope& target = scopes.get(to, "scope");
     for (size_t i = own.size(); i-- > 0;)
       if (own[i] == t) {
         own.erase(own.begin() + i);
         target.own.push_back(t);
+        hand_over(moved, source, target);
         break;
       }
   });
 }
 
 mt_tensor mt_from(mt_scope s, const void* data, int32_t dtype, const int64_t* shape, int32_t ndim, char** err) {
-  return guard(err, mt_tensor(0), [&] { return put(usable(s), blob(data, dtype, {shape, size_t(ndim)}).clone()); });
+  return guard(err, mt_tensor(0), [&] {
+    Scope& scope = usable(s);
+    Guards guards(scope);
+    at::TensorOptions where(scope.device.value_or(c10::kCPU));
+    return put(scope, blob(data, dtype, {shape, size_t(ndim)}).to(where, /*non_blocking=*/false, /*copy=*/true));
+  });
 }
 
 int32_t mt_read(mt_tensor h, void* dst, int64_t numel, int32_t dtype, char** err) {
   return attempt(err, [&] {
     c10::AutoGradMode no_grad(false);
+    c10::OptionalStreamGuard stream(thread_stream());
     const at::Tensor& t = tensor(h);
     view_as(t, dst, numel, dtype).copy_(t);
   });
@@ -103,6 +118,7 @@ int32_t mt_read(mt_tensor h, void* dst, int64_t numel, int32_t dtype, char** err
 int32_t mt_write(mt_tensor h, const void* src, int64_t numel, int32_t dtype, char** err) {
   return attempt(err, [&] {
     c10::AutoGradMode no_grad(false);
+    c10::OptionalStreamGuard stream(thread_stream());
     at::Tensor& t = tensor(h);
     t.copy_(view_as(t, src, numel, dtype));
   });
@@ -112,7 +128,8 @@ int32_t mt_info(mt_tensor h, mt_tensor_info* out, char** err) {
   return attempt(err, [&] {
     const at::Tensor& t = tensor(h);
     if (t.dim() > 8) throw std::runtime_error("tensor of more than 8 dimensions");
-    *out = {{}, int32_t(t.dim()), int32_t(t.scalar_type()), int32_t(t.device().type()), t.requires_grad()};
+    *out = {{}, int32_t(t.dim()), int32_t(t.scalar_type()), int32_t(t.device().type()), std::max<int32_t>(0, t.device().index()),
+            t.requires_grad()};
     for (int64_t i = 0; i < t.dim(); i++) out->shape[i] = t.size(i);
   });
 }
@@ -132,7 +149,7 @@ static variable_list list(const mt_tensor* h, int32_t n) {
 
 int32_t mt_backward(mt_scope s, const mt_tensor* roots, const mt_tensor* grads, int32_t n, char** err) {
   return attempt(err, [&] {
-    usable(s);
+    c10::OptionalStreamGuard stream(usable(s).stream);
     torch::autograd::backward(list(roots, n), list(grads, n));
   });
 }
@@ -141,6 +158,7 @@ int32_t mt_gradients(mt_scope s, const mt_tensor* roots, const mt_tensor* grads,
                      mt_tensor* out, char** err) {
   return attempt(err, [&] {
     Scope& scope = usable(s);
+    c10::OptionalStreamGuard stream(scope.stream);
     auto g = torch::autograd::grad(list(roots, n), list(inputs, m), list(grads, n), std::nullopt, false, /*allow_unused=*/true);
     for (int32_t i = 0; i < m; i++) out[i] = g[i].defined() ? put(scope, g[i]) : 0;
   });

@@ -9,9 +9,9 @@ typedef uint64_t mt_scope;  // 0: none
 // Lists are (offset, length) into the int64 pool that is passed beside the arguments: v = offset, n = length.
 typedef struct { int32_t tag, n; int64_t v; } mt_arg; // MT_DOUBLE: v holds the bits
 enum { MT_NONE, MT_TENSOR, MT_INT, MT_DOUBLE, MT_BOOL, MT_STRING, MT_INTS, MT_DOUBLES, MT_BOOLS, MT_TENSORS };
-// What mt_info reports: dtype and device in ATen's numbering.
-typedef struct { int64_t shape[8]; int32_t ndim, dtype, device, requires_grad; } mt_tensor_info;
-// Bytes: in live tensors, kept for the next ones, and the highest sum of the two so far (blocks of 256 KB and more).
+// What mt_info reports: dtype and device in ATen's numbering, index among the devices of its kind.
+typedef struct { int64_t shape[8]; int32_t ndim, dtype, device, index, requires_grad; } mt_tensor_info;
+// Bytes: in live tensors, kept for the next ones, and the highest sum of the two so far (on the CPU: blocks of 256 KB and more).
 typedef struct { int64_t used, cached, peak; } mt_memory_info;
 
 // X(result, name, parameters, arguments): one list declares the functions here and builds the shim that opens the library.
@@ -37,7 +37,12 @@ typedef struct { int64_t used, cached, peak; } mt_memory_info;
   X(int64_t, mt_live, (void), ()) \
   X(mt_memory_info, mt_memory, (void), ()) \
   X(int32_t, mt_threads, (int32_t n), (n)) \
-  X(uint64_t, mt_thread, (void), ())
+  X(uint64_t, mt_thread, (void), ()) \
+  X(int32_t, mt_cuda_open, (const char* path, char** err), (path, err)) \
+  X(int32_t, mt_cuda_count, (char** err), (err)) \
+  X(int32_t, mt_scope_on, (mt_scope s, int32_t device, int32_t own_stream, char** err), (s, device, own_stream, err)) \
+  X(int32_t, mt_synchronize, (int32_t device, char** err), (device, err)) \
+  X(int32_t, mt_device_memory, (int32_t device, mt_memory_info* out, char** err), (device, out, err))
 
 #ifdef __cplusplus
 #define MT_API extern "C" __attribute__((visibility("default")))
