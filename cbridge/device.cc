@@ -5,6 +5,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <dlfcn.h>
+#include "collectives.h"
 
 namespace molt {
 
@@ -73,6 +74,7 @@ int32_t mt_scope_on(mt_scope h, int32_t device, int32_t own_stream, char** err) 
       throw std::runtime_error("inside a scope with a stream on " + s.stream->device().str() + ": open one on " + s.device->str() +
                                " outside of it");
     c10::Stream stream = cuda().getStreamFromGlobalPool(*s.device);
+    if (s.stream == stream) return;  // the pool has 32
     wait(stream, stream_of(s, *s.device));
     streams.push_back(stream);
     s.stream = stream;

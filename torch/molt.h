@@ -6,9 +6,12 @@
 
 typedef uint64_t mt_tensor; // 0: none
 typedef uint64_t mt_scope;  // 0: none
+typedef uint64_t mt_group;  // a process group and its store, or a store alone; times are in milliseconds
 // Lists are (offset, length) into the int64 pool that is passed beside the arguments: v = offset, n = length.
 typedef struct { int32_t tag, n; int64_t v; } mt_arg; // MT_DOUBLE: v holds the bits
 enum { MT_NONE, MT_TENSOR, MT_INT, MT_DOUBLE, MT_BOOL, MT_STRING, MT_INTS, MT_DOUBLES, MT_BOOLS, MT_TENSORS };
+// What mt_collective does. Its arg is a reduction in c10d's numbering, or the rank at the other end.
+enum { MT_ALL_REDUCE, MT_ALL_GATHER, MT_REDUCE_SCATTER, MT_BROADCAST, MT_ALL_TO_ALL, MT_SEND, MT_RECEIVE };
 // What mt_info reports: dtype and device in ATen's numbering, index among the devices of its kind.
 typedef struct { int64_t shape[8]; int32_t ndim, dtype, device, index, requires_grad; } mt_tensor_info;
 // Bytes: in live tensors, kept for the next ones, and the highest sum of the two so far (on the CPU: blocks of 256 KB and more).
@@ -38,6 +41,14 @@ typedef struct { int64_t used, cached, peak; } mt_memory_info;
   X(mt_memory_info, mt_memory, (void), ()) \
   X(int32_t, mt_threads, (int32_t n), (n)) \
   X(uint64_t, mt_thread, (void), ()) \
+  X(mt_group, mt_store_open, (const char* host, int32_t port, int32_t serve, int64_t timeout, char** err), (host, port, serve, timeout, err)) \
+  X(mt_group, mt_group_open, (mt_group parent, const char* backend, const char* name, const char* local, int32_t rank, int32_t size, \
+    int64_t timeout, char** err), (parent, backend, name, local, rank, size, timeout, err)) \
+  X(int32_t, mt_group_close, (mt_group g, char** err), (g, err)) \
+  X(int32_t, mt_group_barrier, (mt_group g, char** err), (g, err)) \
+  X(mt_tensor, mt_collective, (mt_scope s, mt_group g, int32_t kind, mt_tensor t, int32_t arg, char** err), (s, g, kind, t, arg, err)) \
+  X(int32_t, mt_store_set, (mt_group g, const char* key, const void* data, int64_t n, char** err), (g, key, data, n, err)) \
+  X(void*, mt_store_get, (mt_group g, const char* key, int64_t* n, char** err), (g, key, n, err)) \
   X(int32_t, mt_cuda_open, (const char* path, char** err), (path, err)) \
   X(int32_t, mt_cuda_count, (char** err), (err)) \
   X(int32_t, mt_scope_on, (mt_scope s, int32_t device, int32_t own_stream, char** err), (s, device, own_stream, err)) \
