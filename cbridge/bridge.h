@@ -89,9 +89,10 @@ class Slab {
 at::Tensor& tensor(mt_tensor h);
 Scope& usable(mt_scope s);                 // refuses a closed scope, another thread's, one with an open child
 mt_tensor put(Scope& s, at::Tensor t);     // the result lives in s
-void join(const Scope& s, const Scope& parent);                     // s has closed: parent's stream waits for that of s
-void hand_over(at::Tensor& t, const Scope& from, const Scope& to);  // t will be used on the stream of another scope
-std::optional<c10::Stream> thread_stream();                         // of the innermost scope that is open on this thread
+void join(const Scope& s, const Scope& parent);                                      // s has closed: parent's stream waits for it
+void hand_over(const at::Tensor& t, const Scope& from, const Scope& to);             // t will be used on the stream of another scope
+void use_arguments(const std::vector<c10::IValue>& arguments, const Scope& s);       // an operator's, on the stream of s
+std::optional<c10::Stream> thread_stream();                                          // of the innermost scope open on this thread
 
 template <class R, class F>
 R guard(char** err, R failed, F f) {

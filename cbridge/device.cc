@@ -31,9 +31,22 @@ void join(const Scope& s, const Scope& parent) {
   wait(stream_of(parent, s.stream->device()), *s.stream);
 }
 
-// The allocator gives freed memory to the stream that it was made on; it must wait for the other one.
-void hand_over(at::Tensor& t, const Scope& from, const Scope& to) {
-  if (from.stream && from.stream != to.stream && t.is_cuda()) t.record_stream(stream_of(to, t.device()));
+// The allocator gives freed memory back to the stream that it was made on, once the others that t was used on are done with it.
+static void use(at::Tensor t, c10::Stream stream) {
+  if (t.is_cuda()) t.record_stream(stream);
+}
+
+void hand_over(const at::Tensor& t, const Scope& from, const Scope& to) {
+  if (from.stream && from.stream != to.stream && t.is_cuda()) use(t, stream_of(to, t.device()));
+}
+
+void use_arguments(const std::vector<c10::IValue>& arguments, const Scope& s) {
+  if (!s.stream) return;
+  for (const c10::IValue& v : arguments) {
+    if (v.isTensor()) use(v.toTensor(), *s.stream);
+    if (v.isTensorList())
+      for (const at::Tensor& t : v.toTensorVector()) use(t, *s.stream);
+  }
 }
 
 }  // namespace molt

@@ -165,6 +165,7 @@ int32_t mt_call(mt_scope s, int32_t i, const mt_arg* args, int32_t n, const int6
       bool place = int(k) == op.device && a.tag == MT_NONE && scope.device;
       stack.push_back(place ? c10::IValue(*scope.device) : value(op, k, a, pool));
     }
+    use_arguments(stack, scope);
     Guards guards(scope);
     op.handle.callBoxed(stack);
     int32_t count = 0;

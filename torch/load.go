@@ -22,7 +22,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"unsafe"
 )
@@ -44,27 +43,42 @@ var load = sync.OnceValue(func() error {
 	sum := sha256.Sum256(header)
 	abi := C.CString(hex.EncodeToString(sum[:]))
 	defer C.free(unsafe.Pointer(abi))
-	var tried strings.Builder
-	for _, path := range candidates() {
+	path, tried := search(candidates(), func(path *C.char) (string, bool) {
+		var opened C.int
+		msg := C.molt_open(path, abi, &opened)
+		return C.GoString(msg), opened != 0
+	})
+	if path == "" {
+		return errors.New("torch: libmolt.so cannot be opened; run `make lib` in a checkout of molt, or set MOLT_LIB to its path. Tried:" +
+			tried)
+	}
+	libmolt = path
+	return nil
+})
+
+// libmolt is the path of the library that was opened.
+var libmolt string
+
+// search returns the first of paths that open has nothing against, or what is wrong with each. Open may say that it was the last.
+func search(paths []string, open func(path *C.char) (msg string, last bool)) (path, tried string) {
+	for _, path := range paths {
 		if _, err := os.Stat(path); err != nil {
-			fmt.Fprintf(&tried, "\n  %s: not there", path)
+			tried += "\n  " + path + ": not there"
 			continue
 		}
 		c := C.CString(path)
-		var opened C.int
-		msg := C.molt_open(c, abi, &opened)
+		msg, last := open(c)
 		C.free(unsafe.Pointer(c))
-		if msg == nil {
-			return nil
+		if msg == "" {
+			return path, ""
 		}
-		fmt.Fprintf(&tried, "\n  %s: %s", path, C.GoString(msg))
-		if opened != 0 {
+		tried += "\n  " + path + ": " + msg
+		if last {
 			break
 		}
 	}
-	return errors.New("torch: libmolt.so cannot be opened; run `make lib` in a checkout of molt, or set MOLT_LIB to its path. Tried:" +
-		tried.String())
-})
+	return "", tried
+}
 
 // candidates lists where libmolt may lie, in order: $MOLT_LIB alone when it is set.
 func candidates() []string {
