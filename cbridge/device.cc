@@ -44,8 +44,9 @@ void use_arguments(const std::vector<c10::IValue>& arguments, const Scope& s) {
   if (!s.stream) return;
   for (const c10::IValue& v : arguments) {
     if (v.isTensor()) use(v.toTensor(), *s.stream);
-    if (v.isTensorList())
-      for (const at::Tensor& t : v.toTensorVector()) use(t, *s.stream);
+    if (v.isList())
+      for (const c10::IValue& e : v.toListRef())
+        if (e.isTensor()) use(e.toTensor(), *s.stream);
   }
 }
 

@@ -95,8 +95,8 @@ func DeviceCount() (int, error) {
 		return "", false
 	})
 	if path == "" {
-		return 0, errors.New("torch: libmolt_cuda.so cannot be opened; run `make cuda` in a checkout of molt, or set MOLT_CUDA_LIB to its path." +
-			" Tried:" + tried)
+		return 0, errors.New("torch: libmolt_cuda.so cannot be opened; run `make cuda` in a checkout of molt, or set MOLT_CUDA_LIB to its " +
+			"path. Tried:" + tried)
 	}
 	n := int(C.mt_cuda_count(&e))
 	if e != nil {
