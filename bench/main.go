@@ -27,16 +27,16 @@ type job struct {
 	Name    string  `json:"name"`   // of the figure
 	Memory  string  `json:"memory"` // name of the figure of peak memory, where that is one
 	Rounds  int     `json:"rounds"` // processes of each side; medians count
-	Kind    string  `json:"kind"`   // "generate", "train" or "grpo"
+	Kind    string  `json:"kind"`   // "generate", "train", "grpo" or "allreduce"
 	DType   string  `json:"dtype"`
 	Threads int     `json:"threads"`
 	Models  string  `json:"models"`  // the folder that scripts/fetch and scripts/peers fill
 	Batch   int     `json:"batch"`   // sequences at once; grpo: prompts
-	Length  int     `json:"length"`  // of a prompt to continue, or of a row to train on
+	Length  int     `json:"length"`  // of a prompt to continue, or of a row to train on; allreduce: numbers
 	New     int     `json:"new"`     // generated
 	Micro   int     `json:"micro"`   // train: rows in a micro-batch
 	Samples int     `json:"samples"` // grpo: of one prompt
-	Steps   int     `json:"steps"`   // train, grpo: measured, after one that is not
+	Steps   int     `json:"steps"`   // train, grpo, allreduce: measured, after one that is not
 	LR      float64 `json:"lr"`
 }
 
@@ -55,6 +55,7 @@ func jobs(all bool) []job {
 		list = append(list, job{Name: "train_" + dtype, Memory: "train_memory_" + dtype, Rounds: 2,
 			Kind: "train", DType: dtype, Batch: 8, Length: 256, Micro: 2, Steps: 3, LR: 1e-5})
 	}
+	list = append(list, job{Name: "allreduce_64mb", Rounds: 5, Kind: "allreduce", DType: "float32", Length: 16 << 20, Steps: 20})
 	return append(list, job{Name: "grpo_step_float32", Rounds: 1,
 		Kind: "grpo", DType: "float32", Batch: 8, Samples: 8, New: 12, Steps: 4, LR: 2e-5})
 }
@@ -115,8 +116,8 @@ func bench(names []string, threads int) error {
 
 // report is what a process measured.
 type report struct {
-	Value float64 `json:"value"` // tokens/s or seconds a step
-	Loss  float64 `json:"loss"`  // of the first training step
+	Value float64 `json:"value"` // tokens/s, or seconds a step
+	Loss  float64 `json:"loss"`  // of the first training step; allreduce: the last number
 	Bound float64 `json:"bound"` // of the value, from the peer: the matrix products alone; 0: not known
 	peak  float64 // resident memory, MiB
 }
@@ -138,7 +139,7 @@ func compare(j job, commands ...[]string) (figures []figure, err error) {
 			return nil, fmt.Errorf("not the same work: first loss %v, the peer's %v; allowed: %v relative", r[0].Loss, r[1].Loss, tolerance)
 		}
 	}
-	unit := map[string]string{"generate": "tokens/s", "train": "tokens/s", "grpo": "s/step"}[j.Kind]
+	unit := map[string]string{"generate": "tokens/s", "train": "tokens/s", "grpo": "s/step", "allreduce": "s"}[j.Kind]
 	figures = append(figures, newFigure(j.Name, unit, values, r[1].Bound))
 	if j.Memory != "" {
 		figures = append(figures, newFigure(j.Memory, "MiB", peaks, 0))

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -37,6 +39,8 @@ func ours() error {
 		r, err = j.grpo(ctx)
 	case "generate":
 		err = torch.Do(j.Threads, func(s *torch.Scope) error { r, err = j.generate(ctx, s, dtype); return err })
+	case "allreduce":
+		r, err = j.allreduce(dtype)
 	case "train":
 		err = torch.Do(j.Threads, func(s *torch.Scope) error { r, err = j.train(ctx, s, dtype); return err })
 	}
@@ -150,5 +154,52 @@ func (j job) grpo(ctx context.Context) (r report, err error) {
 			r.Value += row.Seconds / float64(j.Steps)
 		}
 	}
+	return r, err
+}
+
+// allreduce adds up tensors of two ranks, each a process with one thread: this one starts the other.
+func (j job) allreduce(dtype torch.DType) (r report, err error) {
+	if os.Getenv("RANK") == "" {
+		l, err := net.Listen("tcp", "127.0.0.1:0") // finds a free port
+		if err != nil {
+			return r, err
+		}
+		l.Close()
+		in, err := json.Marshal(j)
+		if err != nil {
+			return r, err
+		}
+		os.Setenv("RANK", "1")
+		os.Setenv("WORLD_SIZE", "2")
+		os.Setenv("MASTER_ADDR", "127.0.0.1")
+		os.Setenv("MASTER_PORT", fmt.Sprint(l.Addr().(*net.TCPAddr).Port))
+		other := exec.Command(os.Args[0], "-run")
+		other.Stdin, other.Stderr = bytes.NewReader(in), os.Stderr
+		if err := other.Start(); err != nil {
+			return r, err
+		}
+		defer other.Wait() // it fails where this one does
+		os.Setenv("RANK", "0")
+	}
+	c, err := torch.GroupFromEnv()
+	if err != nil {
+		return r, err
+	}
+	g, err := torch.NewGroup(c)
+	if err != nil {
+		return r, err
+	}
+	defer g.Close()
+	err = torch.Do(1, func(s *torch.Scope) error {
+		x := s.To(s.AddScalar(s.Zeros(torch.Float32, j.Length), float64(1+g.Rank())), dtype)
+		times := make([]float64, 1+j.Steps)
+		for step := range times {
+			start := time.Now()
+			s.AllReduce_(g, x, torch.Sum)
+			times[step] = time.Since(start).Seconds()
+		}
+		r.Value, r.Loss = median(times[1:]), s.Narrow(x, 0, j.Length-1, 1).Item()
+		return nil
+	})
 	return r, err
 }

@@ -6,6 +6,9 @@ peers.py run                  reads a job as JSON on standard input and prints a
 import json
 import os
 import re
+import socket
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -106,6 +109,27 @@ def grpo(job):
     return {"value": (ends[-1] - ends[0]) / job["steps"]}
 
 
+def allreduce(job):
+    if "RANK" not in os.environ:  # this process starts the other rank
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        os.environ.update(RANK="1", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        other = subprocess.Popen([sys.executable, __file__, "run"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        other.stdin.write(json.dumps(job).encode())
+        other.stdin.close()
+        os.environ["RANK"] = "0"
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    x = torch.full((job["length"],), 1.0 + torch.distributed.get_rank(), dtype=getattr(torch, job["dtype"]))
+    times = []
+    for _ in range(1 + job["steps"]):
+        start = time.perf_counter()
+        torch.distributed.all_reduce(x)
+        times.append(time.perf_counter() - start)
+    torch.distributed.destroy_process_group()
+    return {"value": statistics.median(times[1:]), "loss": x[-1].item()}
+
+
 def folder(job):
     return os.path.join(job["models"], "SmolLM2-135M-Instruct-hf")
 
@@ -121,7 +145,7 @@ def run():
     job = json.load(sys.stdin)
     torch.set_num_threads(job["threads"])
     torch.manual_seed(0)
-    json.dump({"generate": generate, "train": train, "grpo": grpo}[job["kind"]](job), answer)
+    json.dump({"generate": generate, "train": train, "grpo": grpo, "allreduce": allreduce}[job["kind"]](job), answer)
 
 
 def export(gguf, folder):

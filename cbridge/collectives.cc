@@ -3,6 +3,7 @@
 #include "collectives.h"
 
 #include <ATen/core/grad_mode.h>
+#include <signal.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -12,7 +13,7 @@ namespace molt {
 
 using std::chrono::milliseconds;
 
-c10::intrusive_ptr<c10d::Backend> (*nccl_backend)(c10::intrusive_ptr<c10d::Store>, int, int, milliseconds) = nullptr;
+NcclBackend* nccl_backend = nullptr;
 
 struct Group {
   c10::intrusive_ptr<c10d::Store> store;
@@ -27,21 +28,34 @@ static Group find(mt_group h) {
   return groups.get(h, "process group");
 }
 
+// guard for what starts threads. They inherit its mask: a write to a dead peer on a thread that is not Go's would end the process.
+template <class R, class F>
+static R guard_threads(char** err, R failed, F f) {
+  sigset_t pipe, before;
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &pipe, &before);
+  R result = guard(err, failed, f);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return result;
+}
+
 // Each rank first says that it is here, so that who is missing or wrong is told by rank; a backend's own meeting cannot.
-static void meet(c10d::Store& store, int rank, int size, milliseconds timeout) {
+static void meet(c10d::Store& store, int rank, int size, milliseconds wait) {
   auto key = [](int r) { return "rank/" + std::to_string(r); };
-  std::string agreed = store.compareSet("size", "", std::to_string(size));
+  std::string agreed = store.compareSet("size", "", std::to_string(size)), missing;
   if (agreed != std::to_string(size)) throw std::runtime_error("other ranks joined a group of " + agreed);
   if (store.add(key(rank), 1) != 1) throw std::runtime_error("another process has joined as this rank");
-  auto deadline = std::chrono::steady_clock::now() + timeout;
-  std::string missing;
-  for (int r = 0; r < size; r++) try {
-      auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+  auto deadline = std::chrono::steady_clock::now() + wait;
+  for (int r = 0; r < size; r++) {
+    auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+    try {
       store.wait({key(r)}, std::max(left, milliseconds(1)));
     } catch (const c10::DistStoreError&) {
-      missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+      missing += " " + std::to_string(r);
     }
-  if (!missing.empty()) throw std::runtime_error("not joined within " + std::to_string(timeout.count()) + " ms: rank " + missing);
+  }
+  if (!missing.empty()) throw std::runtime_error("not joined within " + std::to_string(wait.count()) + " ms: rank" + missing);
 }
 
 static c10::intrusive_ptr<c10d::Backend> gloo_backend(c10::intrusive_ptr<c10d::Store> store, const char* local, int rank, int size,
@@ -49,60 +63,57 @@ static c10::intrusive_ptr<c10d::Backend> gloo_backend(c10::intrusive_ptr<c10d::S
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(local));
   auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(std::move(store), rank, size, std::move(options));
-  backend->barrier()->wait();  // past it nobody needs the store: the rank that runs it may close
+  backend->barrier()->wait();  // past it no rank needs the store to get here: the one that runs it may close
   return backend;
+}
+
+// Gloo ends the process when another size arrives than the one that it waits for: ranks first compare what they are about to do.
+static void agree(c10d::Backend& b, int32_t kind, const at::Tensor& t, int32_t arg) {
+  bool pair = kind == MT_SEND || kind == MT_RECEIVE;
+  std::string plan = c10::str(t.scalar_type(), t.sizes(), pair ? "" : c10::str(' ', kind, ' ', arg));
+  int64_t hash = int64_t(std::hash<std::string>{}(plan) >> 1);
+  at::Tensor mine = at::tensor({hash, -hash});
+  std::vector<at::Tensor> all{mine.clone()};  // the maxima: of a hash that all share these are the same
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MAX;
+  (kind == MT_SEND ? b.send(all, arg, 1) : kind == MT_RECEIVE ? b.recv(all, arg, 1) : b.allreduce(all, options))->wait();
+  if (!all[0].equal(mine)) throw std::runtime_error("another rank is at another operation, or has another type or shape of tensor");
 }
 
 static at::Tensor bytes(const at::Tensor& t) { return t.view({t.numel()}).view(at::kByte); }
 
-// The backend's operation on contiguous t: the result, t itself for those in place. Where data only moves, it goes as bytes of any type.
+// The backend's operation on contiguous t: its result, or t itself where it is in place. Data that only moves goes as bytes.
 static at::Tensor run(c10d::Backend& b, int32_t kind, at::Tensor t, int32_t arg) {
-  std::vector<int64_t> shape = t.sizes().vec(), even;
-  if (shape.empty()) shape = {1};
-  auto result = [&](int64_t rows) {
-    shape[0] = rows;
-    return at::empty(shape, t.options());
-  };
+  if (b.getBackendName() == c10d::GLOO_BACKEND_NAME) agree(b, kind, t, arg);
+  std::vector<int64_t> shape = t.sizes().vec(), equal_parts;
+  if (shape.empty()) shape.push_back(1);
+  if (kind == MT_ALL_GATHER) shape[0] *= b.getSize();
+  if (kind == MT_REDUCE_SCATTER) shape[0] /= b.getSize();
+  bool in_place = kind != MT_ALL_GATHER && kind != MT_REDUCE_SCATTER && kind != MT_ALL_TO_ALL;
+  at::Tensor out = in_place ? t : at::empty(shape, t.options()), to = bytes(out);
   std::vector<at::Tensor> list{t}, raw{bytes(t)};
   switch (kind) {
     case MT_ALL_REDUCE: {
-      auto op = c10d::ReduceOp::RedOpType(arg);
-      bool mean = op == c10d::ReduceOp::AVG;  // which Gloo lacks
-      if (mean && !t.is_floating_point()) throw std::runtime_error("the mean of integers is no integer: use Sum");
       c10d::AllreduceOptions options;
-      options.reduceOp = mean ? c10d::ReduceOp::SUM : op;
+      bool mean = arg == c10d::ReduceOp::AVG;  // which Gloo lacks
+      options.reduceOp = mean ? c10d::ReduceOp::SUM : c10d::ReduceOp::RedOpType(arg);
       b.allreduce(list, options)->wait();
-      return mean ? t.div_(b.getSize()) : t;
-    }
-    case MT_ALL_GATHER: {
-      at::Tensor out = result(shape[0] * b.getSize()), to = bytes(out);
-      b._allgather_base(to, raw[0])->wait();
-      return out;
-    }
-    case MT_REDUCE_SCATTER: {
-      at::Tensor out = result(shape[0] / b.getSize());
-      b._reduce_scatter_base(out, t)->wait();
-      return out;
+      if (mean) t.div_(b.getSize());
+      break;
     }
     case MT_BROADCAST: {
       c10d::BroadcastOptions options;
       options.rootRank = arg;
       b.broadcast(raw, options)->wait();
-      return t;
+      break;
     }
-    case MT_ALL_TO_ALL: {
-      at::Tensor out = result(shape[0]), to = bytes(out);
-      b.alltoall_base(to, raw[0], even, even)->wait();
-      return out;
-    }
-    case MT_SEND:
-      b.send(raw, arg, 0)->wait();
-      return t;
-    case MT_RECEIVE:
-      b.recv(raw, arg, 0)->wait();
-      return t;
+    case MT_ALL_GATHER: b._allgather_base(to, raw[0])->wait(); break;
+    case MT_REDUCE_SCATTER: b._reduce_scatter_base(out, t)->wait(); break;
+    case MT_ALL_TO_ALL: b.alltoall_base(to, raw[0], equal_parts, equal_parts)->wait(); break;
+    case MT_SEND: b.send(raw, arg, 0)->wait(); break;
+    case MT_RECEIVE: b.recv(raw, arg, 0)->wait(); break;
   }
-  throw std::runtime_error("no such collective");
+  return out;
 }
 
 }  // namespace molt
@@ -110,7 +121,7 @@ static at::Tensor run(c10d::Backend& b, int32_t kind, at::Tensor t, int32_t arg)
 using namespace molt;
 
 mt_group mt_store_open(const char* host, int32_t port, int32_t serve, int64_t timeout, char** err) {
-  return guard(err, mt_group(0), [&] {
+  return guard_threads(err, mt_group(0), [&] {
     c10d::TCPStoreOptions options;
     options.port = uint16_t(port);
     options.isServer = serve != 0;
@@ -121,39 +132,40 @@ mt_group mt_store_open(const char* host, int32_t port, int32_t serve, int64_t ti
 }
 
 mt_group mt_group_open(mt_group parent, const char* backend, const char* name, const char* local, int32_t rank, int32_t size,
-                       int64_t timeout, char** err) {
-  return guard(err, mt_group(0), [&] {
+                       int64_t wait, int64_t timeout, char** err) {
+  return guard_threads(err, mt_group(0), [&] {
     bool nccl = strcmp(backend, "nccl") == 0;
     if (nccl && !nccl_backend) throw std::runtime_error("NCCL needs the CUDA library: run `make cuda`");
+    milliseconds limit(timeout);
     Group g{c10::make_intrusive<c10d::PrefixStore>(name, find(parent).store), {}};
-    meet(*g.store, rank, size, milliseconds(timeout));
+    meet(*g.store, rank, size, milliseconds(wait));
     auto store = c10::make_intrusive<c10d::PrefixStore>(backend, g.store);
-    g.backend = nccl ? nccl_backend(store, rank, size, milliseconds(timeout)) : gloo_backend(store, local, rank, size, milliseconds(timeout));
+    g.backend = nccl ? nccl_backend(store, rank, size, limit) : gloo_backend(store, local, rank, size, limit);
     return groups.put(std::move(g));
   });
 }
 
 int32_t mt_group_close(mt_group h, char** err) {
   return attempt(err, [&] {
-    Group last = find(h);  // outside the lock: its end waits for work under way
+    Group last = find(h);  // ends outside the lock: it waits for work under way
     std::lock_guard<std::mutex> lock(groups_mutex);
     groups.drop({h});
   });
 }
 
 int32_t mt_group_barrier(mt_group h, char** err) {
-  return attempt(err, [&] { find(h).backend->barrier()->wait(); });
+  return guard_threads(err, -1, [&] { return find(h).backend->barrier()->wait(), 0; });
 }
 
 mt_tensor mt_collective(mt_scope s, mt_group g, int32_t kind, mt_tensor h, int32_t arg, char** err) {
-  return guard(err, mt_tensor(0), [&] {
+  return guard_threads(err, mt_tensor(0), [&] {
     Scope& scope = usable(s);
     c10::AutoGradMode no_grad(false);
     c10::OptionalStreamGuard stream(scope.stream);
     at::Tensor target = tensor(h).detach(), t = target.contiguous(), out = run(*find(g).backend, kind, t, arg);
     if (!out.is_same(t)) return put(scope, out);
     if (!t.is_same(target)) target.copy_(t);
-    else if (kind != MT_SEND) target.unsafeGetTensorImpl()->bump_version();  // for autograd, which did not see the write
+    if (kind != MT_SEND) target.unsafeGetTensorImpl()->bump_version();  // backward must notice a write that it did not record
     return h;
   });
 }
@@ -167,10 +179,10 @@ int32_t mt_store_set(mt_group h, const char* key, const void* data, int64_t n, c
 
 void* mt_store_get(mt_group h, const char* key, int64_t* n, char** err) {
   return guard(err, static_cast<void*>(nullptr), [&] {
-    auto value = find(h).store->clone()->get(std::string("key/") + key);  // its own connection: a wait holds nobody else up
-    *n = int64_t(value.size());
+    auto value = find(h).store->clone()->get(std::string("key/") + key);  // on its own connection: a wait holds nobody else up
     void* copy = malloc(value.size() + 1);
     memcpy(copy, value.data(), value.size());
+    *n = int64_t(value.size());
     return copy;
   });
 }

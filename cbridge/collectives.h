@@ -5,8 +5,9 @@
 
 namespace molt {
 
-// Makes an NCCL backend; null until the CUDA library, once opened, sets it.
-extern C10_EXPORT c10::intrusive_ptr<c10d::Backend> (*nccl_backend)(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                                                                   std::chrono::milliseconds timeout);
+// Makes an NCCL backend. The CUDA library sets it when it is opened; until then it is null.
+using NcclBackend = c10::intrusive_ptr<c10d::Backend>(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                                      std::chrono::milliseconds timeout);
+extern C10_EXPORT NcclBackend* nccl_backend;
 
 }  // namespace molt

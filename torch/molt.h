@@ -43,7 +43,7 @@ typedef struct { int64_t used, cached, peak; } mt_memory_info;
   X(uint64_t, mt_thread, (void), ()) \
   X(mt_group, mt_store_open, (const char* host, int32_t port, int32_t serve, int64_t timeout, char** err), (host, port, serve, timeout, err)) \
   X(mt_group, mt_group_open, (mt_group parent, const char* backend, const char* name, const char* local, int32_t rank, int32_t size, \
-    int64_t timeout, char** err), (parent, backend, name, local, rank, size, timeout, err)) \
+    int64_t wait, int64_t timeout, char** err), (parent, backend, name, local, rank, size, wait, timeout, err)) \
   X(int32_t, mt_group_close, (mt_group g, char** err), (g, err)) \
   X(int32_t, mt_group_barrier, (mt_group g, char** err), (g, err)) \
   X(mt_tensor, mt_collective, (mt_scope s, mt_group g, int32_t kind, mt_tensor t, int32_t arg, char** err), (s, g, kind, t, arg, err)) \
