@@ -58,7 +58,7 @@ int32_t mt_cuda_open(const char* path, char** err) {
   return attempt(err, [&] {
     void* lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!lib) throw std::runtime_error(dlerror());
-    auto open = reinterpret_cast<const char* (*)(decltype(nccl_backend)*)>(dlsym(lib, "molt_cuda"));
+    auto open = reinterpret_cast<const char* (*)(NcclBackend**)>(dlsym(lib, "molt_cuda"));
     if (!open || strcmp(open(&nccl_backend), MOLT_ABI) != 0) throw std::runtime_error("it was built for another version of torch/molt.h");
   });
 }

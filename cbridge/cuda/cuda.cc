@@ -29,7 +29,7 @@ c10::intrusive_ptr<c10d::Backend> make(c10::intrusive_ptr<c10d::Store> store, in
 }  // namespace
 
 // Gives libmolt what it needs, and the hash of the header that this library was built with.
-extern "C" __attribute__((visibility("default"))) const char* molt_cuda(decltype(molt::nccl_backend)* backend) {
+extern "C" __attribute__((visibility("default"))) const char* molt_cuda(molt::NcclBackend** backend) {
   *backend = make;
   return MOLT_ABI;
 }
