@@ -6,11 +6,9 @@ package torch
 import "C"
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 )
 
@@ -32,36 +30,40 @@ func ParseDevice(name string) (Device, error) {
 }
 
 // index is -1 for the CPU.
-func (d Device) index() (i int, err error) {
+func (d Device) index() (i C.int32_t, err error) {
 	if d == CPU {
 		return -1, nil
 	}
 	if fmt.Sscanf(string(d), "cuda:%d", &i); i < 0 || i > 127 || fmt.Sprintf("cuda:%d", i) != string(d) {
-		return 0, fmt.Errorf("torch: unknown device %q; known: cpu, cuda, cuda:0 to cuda:127", string(d))
+		return 0, &Error{Op: fmt.Sprintf("device %q", string(d)), Msg: "not known; known are cpu, cuda and cuda:0 to cuda:127"}
 	}
 	return i, nil
 }
 
 // Check tells whether tensors can be made on d; if not, the error says what is missing.
 func (d Device) Check() error {
-	i, err := d.index()
-	if err != nil || i < 0 {
-		return err
-	}
-	n, err := DeviceCount()
-	if err == nil && i >= n {
-		err = fmt.Errorf("torch: there is no %s: the CUDA devices of this machine are cuda:0 to cuda:%d", d, n-1)
-	}
+	_, err := d.open()
 	return err
 }
 
-// must is index where Check has nothing against d, and else a panic.
-func (d Device) must(op string) C.int32_t {
-	if err := d.Check(); err != nil {
-		panic(&Error{Op: op, Msg: strings.TrimPrefix(err.Error(), "torch: ")})
+func (d Device) open() (i C.int32_t, err error) {
+	if i, err = d.index(); err != nil || i < 0 {
+		return i, err
 	}
-	i, _ := d.index()
-	return C.int32_t(i)
+	n, err := DeviceCount()
+	if err == nil && int(i) >= n {
+		err = &Error{Op: "CUDA", Msg: fmt.Sprintf("no device %s: this machine has cuda:0 to cuda:%d", d, n-1)}
+	}
+	return i, err
+}
+
+// must is open inside a Do, where libmolt is loaded and every error is an *Error.
+func (d Device) must() C.int32_t {
+	i, err := d.open()
+	if err != nil {
+		panic(err)
+	}
+	return i
 }
 
 var cuda struct {
@@ -95,12 +97,12 @@ func DeviceCount() (int, error) {
 		return "", false
 	})
 	if path == "" {
-		return 0, errors.New("torch: libmolt_cuda.so cannot be opened; run `make cuda` in a checkout of molt, or set MOLT_CUDA_LIB to its " +
-			"path. Tried:" + tried)
+		return 0, &Error{Op: "CUDA", Msg: "libmolt_cuda.so cannot be opened; run `make cuda` in a checkout of molt, or set MOLT_CUDA_LIB " +
+			"to its path. Tried:" + tried}
 	}
 	n := int(C.mt_cuda_count(&e))
 	if e != nil {
-		return 0, errors.New("torch: " + message(e))
+		return 0, &Error{Op: "CUDA", Msg: message(e)}
 	}
 	cuda.count = n
 	return n, nil
@@ -114,7 +116,7 @@ func (s *Scope) On(d Device, f func(s *Scope) Tensor) Tensor { return s.on("On",
 func (s *Scope) OnStream(d Device, f func(s *Scope) Tensor) Tensor { return s.on("OnStream", d, 1, f) }
 
 func (s *Scope) on(op string, d Device, ownStream C.int32_t, f func(s *Scope) Tensor) Tensor {
-	i := d.must(op)
+	i := d.must()
 	return s.Block(func(s *Scope) Tensor {
 		var e *C.char
 		C.mt_scope_on(s.h, i, ownStream, &e)
@@ -126,13 +128,13 @@ func (s *Scope) on(op string, d Device, ownStream C.int32_t, f func(s *Scope) Te
 // ToDevice is t itself, where it lies on d, else a copy there, which gradients flow through. A copy to a CUDA device runs beside the
 // caller where t lies in pinned memory.
 func (s *Scope) ToDevice(t Tensor, d Device) Tensor {
-	i := d.must("ToDevice")
+	i := d.must()
 	return s.Call("aten::to.dtype_layout", t, nil, nil, string(d), nil, i >= 0)[0]
 }
 
 // PinMemory is a copy of t, a tensor on the CPU, in memory that CUDA devices read and write themselves.
 func (s *Scope) PinMemory(t Tensor) Tensor {
-	Device("cuda:0").must("PinMemory")
+	Device("cuda:0").must()
 	return s.Call("aten::pin_memory", t)[0]
 }
 
@@ -149,26 +151,24 @@ func (t Tensor) Device() Device {
 }
 
 // Synchronize returns when everything is done that any goroutine has queued on d.
-func (d Device) Synchronize() (err error) {
-	defer Catch(&err)
-	if i := d.must("Synchronize"); i >= 0 {
-		var e *C.char
-		C.mt_synchronize(i, &e)
-		check("Synchronize", e)
+func (d Device) Synchronize() error {
+	i, err := d.open()
+	if err != nil || i < 0 {
+		return err
 	}
-	return nil
+	var e *C.char
+	C.mt_synchronize(i, &e)
+	return failed(e)
 }
 
 // Memory is [Memory] of a device: the bytes of its caching allocator.
-func (d Device) Memory() (m MemoryInfo, err error) {
-	defer Catch(&err)
-	i := d.must("Memory")
-	if i < 0 {
-		return Memory(), nil
+func (d Device) Memory() (MemoryInfo, error) {
+	i, err := d.open()
+	if err != nil || i < 0 {
+		return Memory(), err
 	}
-	var c C.mt_memory_info
+	var m C.mt_memory_info
 	var e *C.char
-	C.mt_device_memory(i, &c, &e)
-	check("Memory", e)
-	return MemoryInfo{int64(c.used), int64(c.cached), int64(c.peak)}, nil
+	C.mt_device_memory(i, &m, &e)
+	return MemoryInfo{int64(m.used), int64(m.cached), int64(m.peak)}, failed(e)
 }

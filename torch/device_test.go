@@ -17,7 +17,7 @@ func TestParseDeviceTakesTheNamesOfConfigsAndNoOthers(t *testing.T) {
 	}
 	for _, name := range []string{"", "CPU", "cpu:0", "cuda:", "cuda:-1", "cuda:01", "cuda:+1", "cuda: 1", "cuda:0 ", "cuda:128",
 		"cuda:99999999999999999999", "gpu", "meta", "cuda:0\x00"} {
-		if d, err := ParseDevice(name); err == nil || !strings.Contains(err.Error(), "known: cpu, cuda, cuda:0") {
+		if d, err := ParseDevice(name); err == nil || !strings.Contains(err.Error(), "known are cpu, cuda and cuda:0") {
 			t.Errorf("%q is %q, error %v; want one that lists what is known", name, d, err)
 		}
 	}
@@ -27,19 +27,19 @@ func TestCUDAWithoutItsLibraryIsAnErrorThatNamesThePlacesAndTheFix(t *testing.T)
 	place := filepath.Join(t.TempDir(), "libmolt_cuda.so")
 	t.Setenv("MOLT_CUDA_LIB", place)
 	want := "run `make cuda` in a checkout of molt, or set MOLT_CUDA_LIB to its path. Tried:\n  " + place + ": not there"
-	for op, f := range map[string]func(s *Scope){
-		"ToDevice":    func(s *Scope) { s.ToDevice(New(s, []float32{1}), "cuda:0") },
-		"On":          func(s *Scope) { s.On("cuda:0", func(s *Scope) Tensor { return s.Zeros(Float32, 1) }) },
-		"OnStream":    func(s *Scope) { s.OnStream("cuda:1", func(*Scope) Tensor { return Tensor{} }) },
-		"PinMemory":   func(s *Scope) { s.PinMemory(New(s, []float32{1})) },
-		"Synchronize": func(*Scope) { panic(Device("cuda:0").Synchronize()) },
+	for _, f := range []func(s *Scope){
+		func(s *Scope) { s.ToDevice(New(s, []float32{1}), "cuda:0") },
+		func(s *Scope) { s.On("cuda:0", func(s *Scope) Tensor { return s.Zeros(Float32, 1) }) },
+		func(s *Scope) { s.OnStream("cuda:1", func(*Scope) Tensor { return Tensor{} }) },
+		func(s *Scope) { s.PinMemory(New(s, []float32{1})) },
+		func(*Scope) { panic(Device("cuda:0").Synchronize()) },
 	} {
-		fails(t, op+": libmolt_cuda.so cannot be opened; "+want, f)
+		fails(t, "CUDA: libmolt_cuda.so cannot be opened; "+want, f)
 	}
 	if _, err := Device("cuda:0").Memory(); err == nil || !strings.Contains(err.Error(), want) {
 		t.Error(err)
 	}
-	fails(t, `On: unknown device "gpu"`, func(s *Scope) { s.On("gpu", func(*Scope) Tensor { return Tensor{} }) })
+	fails(t, `device "gpu": not known`, func(s *Scope) { s.On("gpu", func(*Scope) Tensor { return Tensor{} }) })
 	if n, err := DeviceCount(); n != 0 || err == nil || Live() != 0 {
 		t.Errorf("%d devices, error %v, %d tensors alive", n, err, Live())
 	}

@@ -178,10 +178,10 @@ func TestGPUPinnedMemory(t *testing.T) {
 
 func TestGPUErrorsNameWhatIsWrong(t *testing.T) {
 	onGPU(t, func(s *Scope) {})
-	if err := Device("cuda:99").Check(); err == nil || !strings.Contains(err.Error(), "there is no cuda:99: the CUDA devices of this machine are") {
+	if err := Device("cuda:99").Check(); err == nil || !strings.Contains(err.Error(), "no device cuda:99: this machine has cuda:0 to") {
 		t.Error(err)
 	}
-	fails(t, "there is no cuda:99", func(s *Scope) { s.ToDevice(New(s, []float32{1}), "cuda:99") })
+	fails(t, "no device cuda:99", func(s *Scope) { s.ToDevice(New(s, []float32{1}), "cuda:99") })
 	fails(t, "Expected all tensors to be on the same device", func(s *Scope) {
 		x := New(s, []float32{1, 2})
 		s.Add(x, s.ToDevice(x, gpu))
