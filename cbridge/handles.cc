@@ -101,8 +101,8 @@ mt_tensor mt_from(mt_scope s, const void* data, int32_t dtype, const int64_t* sh
   return guard(err, mt_tensor(0), [&] {
     Scope& scope = usable(s);
     Guards guards(scope);
-    at::TensorOptions where(scope.device.value_or(c10::kCPU));
-    return put(scope, blob(data, dtype, {shape, size_t(ndim)}).to(where, /*non_blocking=*/false, /*copy=*/true));
+    at::Tensor t = blob(data, dtype, {shape, size_t(ndim)});
+    return put(scope, scope.device ? t.to(at::TensorOptions(*scope.device), /*non_blocking=*/false, /*copy=*/true) : t.clone());
   });
 }
 
