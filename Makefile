@@ -2,7 +2,7 @@
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help go build lib cuda quickstart test lint loc bench soak
+.PHONY: help go build lib cuda quickstart test lint loc asan bench soak gotorch
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -41,6 +41,14 @@ lint: go ## formatting, vet, staticcheck, package layout
 loc: ## lines per package; fails over the budget
 	@scripts/loc
 
+asan: build ## the binding's tests under the race detector, then with a libmolt under AddressSanitizer
+	go test -race -count=1 -timeout 1h $(if $(SOAK),-tags soak) ./torch
+	env -u MAKEFLAGS cmake -S . -B build/asan -DLIBTORCH="$$(scripts/fetch libtorch)" -DASAN=ON >/dev/null
+	env -u MAKEFLAGS cmake --build build/asan -j2
+	@# libmolt throws: the executable needs libstdc++ from the start. Go and libtorch leave allocations at exit.
+	MOLT_LIB=$(CURDIR)/build/asan/lib/libmolt.so ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=8 CGO_LDFLAGS="-O2 -g -Wl,--no-as-needed -lstdc++" \
+		go test -asan -count=1 -timeout 1h $(if $(SOAK),-tags soak) ./torch ./torch/optim ./torch/model
+
 bench: go lib ## paired benchmarks, a JSON line each (ONLY=name: some)
 	@scripts/fetch model >/dev/null
 	@scripts/peers
@@ -49,3 +57,6 @@ bench: go lib ## paired benchmarks, a JSON line each (ONLY=name: some)
 soak: build ## long stress, kills, real-model learning
 	@scripts/fetch model >/dev/null
 	go test -count=1 -timeout 6h -tags soak -run '^TestSoak' -v ./...
+
+gotorch: go lib ## build gotorch from its module's sources; test the adapter that shares tensors with it
+	@scripts/gotorch

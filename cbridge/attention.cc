@@ -18,12 +18,35 @@ void check_ints(const Tensor& t, int64_t columns, const char* name) {
               " must be contiguous int32 of ", columns ? std::to_string(columns) + " columns" : "one dimension");
 }
 
+// Everything that the kernels use as an index: a row's sequence, the keys of its window, the slots of those.
+void check_bounds(const Attention& a, int64_t n, int64_t num_seqs, int64_t num_ranges, int64_t slots) {
+  int64_t seq = -1, first = 0, length = 0;  // of the last row's sequence; keys below first have no slots
+  for (int64_t i = 0; i < n; i++) {
+    const int32_t *row = a.rows + 3 * i, lo = row[1], hi = row[2];
+    TORCH_CHECK(row[0] >= 0 && row[0] < num_seqs, "row ", i, " is of sequence ", row[0], ", seqs has ", num_seqs);
+    if (row[0] != seq) {
+      seq = row[0], first = length = 0;
+      const int32_t begin = a.seqs[seq], end = a.seqs[seq + 1];
+      TORCH_CHECK(begin >= 0 && begin <= end && end <= num_ranges, "sequence ", seq, " has ranges ", begin, " to ", end, " of ", num_ranges);
+      for (int32_t r = begin; r < end; r++) {
+        const int64_t start = a.ranges[2 * r], size = a.ranges[2 * r + 1];
+        TORCH_CHECK(start >= -1 && size >= 0 && (start < 0 || start + size <= slots), "range ", r, " is slots ", start, " to ", start + size,
+                    " of ", slots);
+        length += size;
+        if (start < 0) first = length;
+      }
+    }
+    TORCH_CHECK(lo == hi || (first <= lo && lo < hi && hi <= length), "row ", i, " sees keys ", lo, " to ", hi, "; sequence ", seq, " has ", first,
+                " to ", length);
+  }
+}
+
 Attention arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rows, const Tensor& seqs, const Tensor& ranges,
                     double scale, double softcap) {
   check_rows(q, -1, q.size(-1), "q");
   check_rows(k, -1, q.size(2), "k");
   check_rows(v, k.size(1), q.size(2), "v");
-  TORCH_CHECK(q.size(1) % k.size(1) == 0, "the query heads (", q.size(1), ") must be a multiple of the key heads (", k.size(1), ")");
+  TORCH_CHECK(k.size(1) > 0 && q.size(2) > 0 && q.size(1) % k.size(1) == 0, "the query heads (", q.size(1), ") must be a multiple of the key heads (", k.size(1), ")");
   TORCH_CHECK(k.size(0) == v.size(0), "k and v must have the same rows");
   TORCH_CHECK(k.scalar_type() == q.scalar_type() && v.scalar_type() == q.scalar_type(), "q, k and v must have one dtype");
   check_ints(rows, 3, "rows");
@@ -36,6 +59,7 @@ Attention arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
   a.hq = int(q.size(1)), a.hkv = int(k.size(1)), a.d = int(q.size(2));
   a.rows = rows.data_ptr<int32_t>(), a.seqs = seqs.data_ptr<int32_t>(), a.ranges = ranges.data_ptr<int32_t>();
   a.scale = float(scale), a.softcap = float(softcap);
+  check_bounds(a, q.size(0), seqs.size(0) - 1, ranges.size(0), k.size(0));
   return a;
 }
 
@@ -106,7 +130,10 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& dout, const 
   Attention a = arguments(q, k, v, rows, seqs, ranges, scale, softcap);
   const AttentionKernels& kernels = attention_kernels(is_half(q, "q"));
   Tensor g = dout.contiguous(), delta = at::empty_like(lse);
-  check_like(g, out, "dout");
+  check_like(out, q, "out");
+  check_like(g, q, "dout");
+  TORCH_CHECK(lse.scalar_type() == at::kFloat && lse.is_contiguous() && lse.numel() == q.size(0) * q.size(1) && out.is_contiguous(),
+              "lse must be contiguous float32 [", q.size(0), ",", q.size(1), "], and out contiguous");
   a.dout = g.data_ptr(), a.out = out.data_ptr(), a.lse = lse.data_ptr<float>();
   int64_t n = q.size(0), slots = k.size(0);
   at::parallel_for(0, n, 16, [&](int64_t r0, int64_t r1) { kernels.attention_delta(a, r0, r1, delta.data_ptr<float>()); });

@@ -65,10 +65,10 @@ int32_t mt_cuda_open(const char* path, char** err) {
 
 int32_t mt_cuda_count(char** err) {
   return guard(err, -1, [&]() -> int32_t {
-    // libtorch asks for its CUDA hooks once, at the first backward or random seed, and then starts autograd's device threads.
+    // libtorch looks for CUDA once, at the first backward, seed, convolution or such, and autograd then starts its devices' threads.
     if (!at::detail::getCUDAHooks().isBuilt())
-      throw std::runtime_error("libtorch has settled for the CPU, as it does at the first backward: ask for a device before that, "
-                               "for example with torch.DeviceCount when the program starts");
+      throw std::runtime_error("libtorch has settled for the CPU, as it does at the first backward or seed: ask for a device before "
+                               "that, for example with torch.DeviceCount when the program starts");
     if (!dlopen("libcuda.so.1", RTLD_LAZY)) throw std::runtime_error("no NVIDIA driver: libcuda.so.1 was not found");
     try {
       at::globalContext().lazyInitDevice(c10::kCUDA);

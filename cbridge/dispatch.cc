@@ -1,6 +1,7 @@
 // One entry reaches every operator: look it up in the dispatcher once, then call it boxed, with its schema's defaults filled in.
 #include "bridge.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <algorithm>
 #include <memory>
@@ -58,6 +59,29 @@ static double as_double(int64_t bits) {
   return d;
 }
 
+// A random operator takes the seed of a generator of its own, on the device of its first tensor or of the one that it is to make.
+static at::Generator generator(const torch::jit::Stack& args, uint64_t seed) {
+  c10::Device device = at::kCPU;
+  for (const auto& v : args) {
+    if (v.isTensor() && v.toTensor().defined()) device = v.toTensor().device();
+    else if (v.isDevice()) device = v.toDevice();
+    else continue;
+    break;
+  }
+  if (device.is_cpu()) return at::detail::createCPUGenerator(seed);
+  auto g = at::globalContext().getAcceleratorHooksInterface(device.type()).getNewGenerator(device.index());
+  g.set_current_seed(seed);
+  return g;
+}
+
+// Lists of numbers take integers, floats and bools alike.
+template <class T>
+static c10::IValue number_list(const mt_arg& a, const int64_t* p, T number) {
+  c10::List<at::Scalar> v;
+  for (int j = 0; j < a.n; j++) v.push_back(number(p[j]));
+  return v;
+}
+
 static c10::IValue tensor_list(const Op& op, size_t k, const mt_arg& a, const int64_t* pool) {
   if (op.element[k] == TypeKind::TensorType) {
     std::vector<at::Tensor> v;
@@ -76,7 +100,7 @@ static c10::IValue tensor_list(const Op& op, size_t k, const mt_arg& a, const in
 
 static c10::IValue value(const Op& op, size_t k, const mt_arg& a, const int64_t* pool) {
   TypeKind kind = op.kind[k];
-  bool list = kind == TypeKind::ListType;
+  bool list = kind == TypeKind::ListType, numbers = op.element[k] == TypeKind::NumberType;
   const int64_t* p = pool + (a.tag >= MT_STRING ? a.v : 0);
   switch (a.tag) {
     case MT_NONE: {
@@ -92,6 +116,7 @@ static c10::IValue value(const Op& op, size_t k, const mt_arg& a, const int64_t*
       if (kind == TypeKind::FloatType) return double(a.v);
       if (kind == TypeKind::IntType || kind == TypeKind::NumberType) return a.v;
       if (list && op.element[k] == TypeKind::IntType) return std::vector<int64_t>{a.v};
+      if (kind == TypeKind::GeneratorType) return {};  // filled in when the arguments after it are known
       wrong(op, k, "an integer");
     case MT_DOUBLE:
       if (kind != TypeKind::FloatType && kind != TypeKind::NumberType) wrong(op, k, "a float");
@@ -106,18 +131,27 @@ static c10::IValue value(const Op& op, size_t k, const mt_arg& a, const int64_t*
       return text;
     }
     case MT_INTS:
+      if (numbers) return number_list(a, p, [](int64_t i) { return at::Scalar(i); });
       if (!list || op.element[k] != TypeKind::IntType) wrong(op, k, "a list of integers");
       return std::vector<int64_t>(p, p + a.n);
     case MT_DOUBLES: {
+      if (numbers) return number_list(a, p, [](int64_t i) { return at::Scalar(as_double(i)); });
       if (!list || op.element[k] != TypeKind::FloatType) wrong(op, k, "a list of floats");
       std::vector<double> v;
       for (int j = 0; j < a.n; j++) v.push_back(as_double(p[j]));
       return v;
     }
     case MT_BOOLS: {
+      if (numbers) return number_list(a, p, [](int64_t i) { return at::Scalar(i != 0); });
       if (!list || op.element[k] != TypeKind::BoolType) wrong(op, k, "a list of bools");
       c10::List<bool> v;
       for (int j = 0; j < a.n; j++) v.push_back(p[j] != 0);
+      return v;
+    }
+    case MT_STRINGS: {  // each is (offset, length)
+      if (!list || op.element[k] != TypeKind::StringType) wrong(op, k, "a list of strings");
+      std::vector<std::string> v;
+      for (int j = 0; j < a.n; j++) v.emplace_back(reinterpret_cast<const char*>(pool + p[2 * j]), size_t(p[2 * j + 1]));
       return v;
     }
     case MT_TENSORS:
@@ -165,25 +199,37 @@ int32_t mt_call(mt_scope s, int32_t i, const mt_arg* args, int32_t n, const int6
       bool place = int(k) == op.device && a.tag == MT_NONE && scope.device;
       stack.push_back(place ? c10::IValue(*scope.device) : value(op, k, a, pool));
     }
+    for (size_t k = 0; k < size_t(n); k++)
+      if (op.kind[k] == TypeKind::GeneratorType && args[k].tag == MT_INT) stack[k] = generator(stack, uint64_t(args[k].v));
     use_arguments(stack, scope);
     Guards guards(scope);
     op.handle.callBoxed(stack);
     int32_t count = 0;
-    auto add = [&](at::Tensor t) {
-      if (count < nout) out[count] = t.defined() ? put(scope, std::move(t)) : 0;
-      count++;
+    scope.more.clear();
+    auto add = [&](mt_tensor h) {
+      if (count++ < nout) out[count - 1] = h;
+      else scope.more.push_back(h);
     };
     for (size_t r = 0; r < stack.size(); r++) {
       int target = r < op.target.size() ? op.target[r] : -1;
-      if (target >= 0 && args[target].tag == MT_TENSOR) {
-        if (count < nout) out[count] = mt_tensor(args[target].v);
-        count++;
+      if (target >= 0 && target < n && args[target].tag == MT_TENSOR) {
+        add(mt_tensor(args[target].v));
       } else if (stack[r].isTensorList()) {
-        for (at::Tensor t : stack[r].toTensorVector()) add(std::move(t));
+        for (at::Tensor t : stack[r].toTensorVector()) add(put(scope, std::move(t)));
       } else {
-        add(as_tensor(stack[r]));
+        add(put(scope, as_tensor(stack[r])));
       }
     }
     return count;
   });
 }
+
+int32_t mt_more(mt_scope s, mt_tensor* out, int32_t n, char** err) {
+  return attempt(err, [&] {
+    const auto& more = usable(s).more;
+    if (size_t(n) != more.size()) throw std::runtime_error("the last call left " + std::to_string(more.size()) + " more results");
+    std::copy(more.begin(), more.end(), out);
+  });
+}
+
+int32_t mt_seed(uint64_t seed) { return at::manual_seed(seed), 0; }

@@ -119,11 +119,12 @@ std::tuple<Tensor, Tensor> lm_logp_autograd(const Tensor& h, const Tensor& w, co
 // One id per row at quantile u of softmax(logits·inv_t), or the greedy one where inv_t is 0, and its log-prob.
 std::tuple<Tensor, Tensor> sample(const Tensor& l, const Tensor& inv_t, const Tensor& u) {
   const RowKernels& kernels = row_kernels(is_half(l, "logits"));
-  TORCH_CHECK(l.dim() == 2 && l.is_contiguous(), "logits must be contiguous [rows, vocabulary], not ", l.sizes());
-  int64_t n = inv_t.size(0), v = l.size(1);  // rows past the temperatures are padding
-  TORCH_CHECK(inv_t.scalar_type() == at::kFloat && inv_t.dim() == 1 && n <= l.size(0), "inv_t must be float32 of at most ",
-              l.size(0), " rows");
-  TORCH_CHECK(u.scalar_type() == at::kDouble && u.sizes() == inv_t.sizes(), "u must be float64 of ", n, " rows");
+  TORCH_CHECK(l.dim() == 2 && l.is_contiguous() && l.size(1) > 0, "logits must be contiguous [rows, vocabulary], not ", l.sizes());
+  int64_t n = inv_t.numel(), v = l.size(1);  // rows past the temperatures are padding
+  TORCH_CHECK(inv_t.scalar_type() == at::kFloat && inv_t.dim() == 1 && inv_t.is_contiguous() && n <= l.size(0),
+              "inv_t must be contiguous float32 of at most ", l.size(0), " rows");
+  TORCH_CHECK(u.scalar_type() == at::kDouble && u.sizes() == inv_t.sizes() && u.is_contiguous(), "u must be contiguous float64 of ", n,
+              " rows");
   Tensor ids = at::empty({n}, l.options().dtype(at::kLong)), logp = at::empty({n}, l.options().dtype(at::kFloat));
   at::parallel_for(0, n, 1, [&](int64_t a, int64_t b) {
     for (int64_t r = a; r < b; r++)

@@ -4,14 +4,44 @@ package torch
 #cgo noescape mt_backward
 #cgo noescape mt_gradients
 #cgo noescape mt_grad
+#cgo noescape mt_label
+#include <stdlib.h>
 #include "molt.h"
 */
 import "C"
 
 import (
 	"fmt"
+	"reflect"
+	"runtime"
+	"strings"
 	"unsafe"
 )
+
+// SetDebug makes operators of s, and of blocks opened in it from now on, leave their name and the line that called them in the
+// graph. An error in a later backward, and the first NaN or Inf that it makes, then name both. It slows backward down.
+func (s *Scope) SetDebug(on bool) { s.debug = on }
+
+// label names o and the first caller outside this package as the origin of results.
+func (s *Scope) label(o *op, results []handle) {
+	var pc [32]uintptr
+	frames := runtime.CallersFrames(pc[:runtime.Callers(3, pc[:])])
+	where := o.String()
+	for f, more := frames.Next(); more; f, more = frames.Next() {
+		if !strings.HasPrefix(f.Function, pkg) {
+			where = fmt.Sprintf("%s at %s:%d", where, f.File, f.Line)
+			break
+		}
+	}
+	c := C.CString(where)
+	defer C.free(unsafe.Pointer(c))
+	var e *C.char
+	C.mt_label(unsafe.SliceData(results), C.int32_t(len(results)), c, &e)
+	check("SetDebug", e)
+}
+
+// pkg is how the names of this package's own functions begin.
+var pkg = reflect.TypeFor[Scope]().PkgPath() + "."
 
 // RequireGrad makes t a leaf that backward accumulates a gradient for (or no longer), and returns it.
 func (t Tensor) RequireGrad(on bool) Tensor {
@@ -39,11 +69,7 @@ func (s *Scope) Gradients(roots, grads, inputs []Tensor) []Tensor {
 	C.mt_gradients(s.h, unsafe.SliceData(r), unsafe.SliceData(g), C.int32_t(len(r)), unsafe.SliceData(in), C.int32_t(len(in)),
 		unsafe.SliceData(out), &e)
 	check("Gradients", e)
-	ts := make([]Tensor, len(out))
-	for i, h := range out {
-		ts[i] = Tensor{h}
-	}
-	return ts
+	return wrap(out)
 }
 
 // GradOf is the gradient that backward left at leaf t, as a tensor of s that shares its memory, or the zero Tensor.
@@ -76,4 +102,12 @@ func handles(ts []Tensor) []handle {
 		hs[i] = t.h
 	}
 	return hs
+}
+
+func wrap(hs []handle) []Tensor {
+	ts := make([]Tensor, len(hs))
+	for i, h := range hs {
+		ts[i] = Tensor{h}
+	}
+	return ts
 }

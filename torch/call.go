@@ -3,6 +3,7 @@ package torch
 /*
 #cgo noescape mt_call
 #cgo nocallback mt_call
+#cgo noescape mt_more
 #include <stdlib.h>
 #include "molt.h"
 */
@@ -78,6 +79,9 @@ func (s *Scope) call(o *op, pool []int, out []handle, args ...arg) int {
 	if e != nil {
 		panic(failure(o, pool, args, message(e)))
 	}
+	if s.debug {
+		s.label(o, out[:min(int(n), len(out))])
+	}
 	return int(n)
 }
 
@@ -104,8 +108,9 @@ func failure(o *op, pool []int, args []arg, msg string) *Error {
 var called sync.Map // operator name → *op
 
 // Call runs any operator of the dispatcher by name, "aten::add.Tensor" or "aten::relu", and returns its results in order.
-// Arguments are Tensor, []Tensor, int, float64, bool, string, DType, []int, []float64, []bool or nil (the schema's default);
-// those left out take their defaults too. Results that are numbers come as tensors of one element.
+// Arguments are Tensor, []Tensor, int, float64, bool, string, DType, []int, []float64, []bool, []string or nil (the schema's
+// default); those left out take their defaults too. A device is its name, "cpu"; a random generator is the seed of a new one, an
+// int. Results that are numbers come as tensors of one element. They are checked against the operator's schema, which errors name.
 func (s *Scope) Call(name string, args ...any) []Tensor {
 	base, overload, _ := strings.Cut(name, ".")
 	v, _ := called.LoadOrStore(name, &op{name: base, overload: overload})
@@ -115,16 +120,17 @@ func (s *Scope) Call(name string, args ...any) []Tensor {
 	for i, a := range args {
 		packed[i] = pack(o, i, a, &pool)
 	}
-	out := make([]handle, 8+len(pool)) // an operator on a list of tensors may return as many
-	n := s.call(o, pool, out, packed...)
-	if n > len(out) {
-		panic(&Error{Op: name, Msg: fmt.Sprintf("%d results are more than Call takes (%d)", n, len(out))})
+	out := make([]handle, 4+len(pool)) // an operator on a list of tensors may return as many
+	if n := s.call(o, pool, out, packed...); n > len(out) {
+		more := make([]handle, n-len(out))
+		var e *C.char
+		C.mt_more(s.h, unsafe.SliceData(more), C.int32_t(len(more)), &e)
+		check(name, e)
+		out = append(out, more...)
+	} else {
+		out = out[:n]
 	}
-	ts := make([]Tensor, n)
-	for i := range ts {
-		ts[i] = Tensor{out[i]}
-	}
-	return ts
+	return wrap(out)
 }
 
 func pack(o *op, i int, a any, pool *[]int) arg {
@@ -158,13 +164,24 @@ func pack(o *op, i int, a any, pool *[]int) arg {
 		}
 		return arg{tag: C.MT_BOOLS, n: C.int32_t(len(a)), v: C.int64_t(at)}
 	case string:
-		*pool = append(*pool, make([]int, (len(a)+7)/8)...)
-		if len(a) > 0 {
-			copy(unsafe.Slice((*byte)(unsafe.Pointer(&(*pool)[at])), len(a)), a)
-		}
+		poolString(pool, a)
 		return arg{tag: C.MT_STRING, n: C.int32_t(len(a)), v: C.int64_t(at)}
+	case []string:
+		*pool = append(*pool, make([]int, 2*len(a))...)
+		for k, text := range a {
+			(*pool)[at+2*k], (*pool)[at+2*k+1] = len(*pool), len(text)
+			poolString(pool, text)
+		}
+		return arg{tag: C.MT_STRINGS, n: C.int32_t(len(a)), v: C.int64_t(at)}
 	}
-	panic(&Error{Op: o.String(), Msg: fmt.Sprintf("argument %d is a %T, which no operator takes", i+1, a)})
+	panic(&Error{Op: o.String(), Msg: fmt.Sprintf("argument %d is a %T; Call takes Tensor, int, float64, bool, string, DType, "+
+		"slices of the first five, and nil", i+1, a)})
+}
+
+func poolString(pool *[]int, text string) {
+	at := len(*pool)
+	*pool = append(*pool, make([]int, (len(text)+7)/8)...)
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData((*pool)[at:]))), len(text)), text)
 }
 
 func poolTensors(pool *[]int, ts []Tensor) int {

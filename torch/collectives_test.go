@@ -70,7 +70,8 @@ func TestCollectivesTakeAnyLayoutAndShape(t *testing.T) {
 			t.Error("a column was reduced, its neighbour not touched:", diff)
 		}
 		gathered := s.AllGather(g, s.Transpose(New(s, []float32{r, 1, 2, 3}, 2, 2), 0, 1))
-		if diff := cmp.Diff([]float32{0, 2, 1, 3, 1, 2, 1, 3}, Values[float32](gathered)); diff != "" || gathered.String() != "float32[4,2]" {
+		diff := cmp.Diff([]float32{0, 2, 1, 3, 1, 2, 1, 3}, Values[float32](gathered))
+		if diff != "" || gathered.String() != "float32[4,2]" {
 			t.Error(gathered, diff)
 		}
 		if got := s.AllGather(g, s.Sum(New(s, []float32{r}))); got.String() != "float32[2]" {
@@ -80,13 +81,16 @@ func TestCollectivesTakeAnyLayoutAndShape(t *testing.T) {
 			t.Error("nothing gathers into", got)
 		}
 		s.AllReduce_(g, s.Zeros(Float32, 0), Sum)
+		if got := s.AllReduce_(g, New(s, []float32{3 + r}), Product).Item(); got != 12 {
+			t.Error("3·4 =", got)
+		}
 		flags := New(s, []bool{g.Rank() == 1})
 		if diff := cmp.Diff([]bool{true}, Values[bool](s.Broadcast_(g, flags, 1))); diff != "" {
 			t.Error(diff)
 		}
 		for name, f := range map[string]func(){
 			"all-reduce on rank":      func() { s.AllReduce_(g, s.Zeros(Int64, 1), Mean) },
-			"no reduction 2":          func() { s.AllReduce_(g, s.Zeros(Int64, 1), 2) },
+			"ReduceOp":                func() { s.AllReduce_(g, s.Zeros(Int64, 1), 9) },
 			"int64[3]: dimension 0":   func() { s.ReduceScatter(g, s.Zeros(Int64, 3)) },
 			"float32[]: dimension 0":  func() { s.AllToAll(g, s.Sum(pairs)) },
 			"no rank 2 on":            func() { s.Broadcast_(g, pairs, 2) },

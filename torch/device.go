@@ -13,8 +13,8 @@ import (
 )
 
 // Device is where a tensor lies: "cpu", or "cuda:0" and so on. The first use of a CUDA device opens libmolt_cuda.so, which
-// `make cuda` builds. It must come before the first backward of the process, in which libtorch settles for the devices that it
-// knows: call [Device.Check] or [DeviceCount] when the program starts.
+// `make cuda` builds. It must come before the process's first backward, [Seed] or convolution, at which libtorch settles for the
+// devices that it knows: call [Device.Check] or [DeviceCount] when the program starts.
 type Device string
 
 // CPU is where [New] and operators make tensors unless [Scope.On] says otherwise.

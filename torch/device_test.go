@@ -58,7 +58,7 @@ func TestAFileThatIsNotTheCUDALibraryIsAnErrorThatSaysWhatItIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
-		damaged:                   "file too short",
+		damaged:                   "unreadable or damaged",
 		"../build/lib/libmolt.so": "it was built for another version of torch/molt.h",
 	} {
 		t.Setenv("MOLT_CUDA_LIB", path)

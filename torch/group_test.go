@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -44,7 +43,7 @@ func ranks(t *testing.T, size int, killed []int, f func(s *Scope, g *Group)) {
 	var wg sync.WaitGroup
 	for rank := range size {
 		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=60s")
-		cmd.Env = append(os.Environ(), "RANK="+strconv.Itoa(rank), "WORLD_SIZE="+strconv.Itoa(size), "MASTER_ADDR="+host, "MASTER_PORT="+port)
+		cmd.Env = append(os.Environ(), fmt.Sprint("RANK=", rank), fmt.Sprint("WORLD_SIZE=", size), "MASTER_ADDR="+host, "MASTER_PORT="+port)
 		wg.Go(func() {
 			out, err := cmd.CombinedOutput()
 			want := "<nil>"
@@ -170,7 +169,7 @@ func TestJoiningFailsByNameWithinTheTimeOut(t *testing.T) {
 	}
 	defer l.Close()
 	taken := l.Addr().String()
-	wantError(t, join(GroupConfig{Rank: 0, Size: 2, Address: taken})[0], "join on rank 0 of 2: ", "address already in use", taken[len("127.0.0.1:"):])
+	wantError(t, join(GroupConfig{Rank: 0, Size: 2, Address: taken})[0], "join on rank 0 of 2: ", "address already in use")
 	wantError(t, join(GroupConfig{Rank: 1, Size: 2, Address: taken})[0], "join on rank 1 of 2: ", "within 500ms")
 
 	t.Setenv("MOLT_CUDA_LIB", "/no/libmolt_cuda.so")

@@ -257,3 +257,41 @@ func TestSampleInvertsTheCumulativeDistribution(t *testing.T) {
 		}
 	})
 }
+
+// What the kernels use as an index is checked, whoever calls them.
+func TestAttentionRefusesIndicesOutOfBounds(t *testing.T) {
+	for want, c := range map[string]struct{ rows, seqs, ranges []int32 }{
+		"row 0 is of sequence 1, seqs has 1":                      {[]int32{1, 0, 1}, []int32{0, 1}, []int32{0, 2}},
+		"row 0 is of sequence -1, seqs has 1":                     {[]int32{-1, 0, 1}, []int32{0, 1}, []int32{0, 2}},
+		"row 0 is of sequence 0, seqs has 0":                      {[]int32{0, 0, 1}, []int32{0}, []int32{0, 2}},
+		"row 0 is of sequence 0, seqs has -1":                     {[]int32{0, 0, 1}, []int32{}, []int32{0, 2}},
+		"sequence 0 has ranges 0 to 2 of 1":                       {[]int32{0, 0, 1}, []int32{0, 2}, []int32{0, 2}},
+		"sequence 0 has ranges 1 to 0 of 1":                       {[]int32{0, 0, 1}, []int32{1, 0}, []int32{0, 2}},
+		"range 0 is slots 1 to 3 of 2":                            {[]int32{0, 0, 1}, []int32{0, 1}, []int32{1, 2}},
+		"range 0 is slots -2 to 0 of 2":                           {[]int32{0, 0, 1}, []int32{0, 1}, []int32{-2, 2}},
+		"range 0 is slots 2147483647 to 4294967294 of 2":          {[]int32{0, 0, 1}, []int32{0, 1}, []int32{1<<31 - 1, 1<<31 - 1}},
+		"row 0 sees keys 0 to 3; sequence 0 has 0 to 2":           {[]int32{0, 0, 3}, []int32{0, 1}, []int32{0, 2}},
+		"row 0 sees keys 2 to 1; sequence 0 has 0 to 2":           {[]int32{0, 2, 1}, []int32{0, 1}, []int32{0, 2}},
+		"row 0 sees keys -1 to 1; sequence 0 has 0 to 2":          {[]int32{0, -1, 1}, []int32{0, 1}, []int32{0, 2}},
+		"row 0 sees keys 1 to 4; sequence 0 has 2 to 4":           {[]int32{0, 1, 4}, []int32{0, 2}, []int32{-1, 2, 0, 2}},
+		"rows must be contiguous int32 of 3 columns":              {[]int32{0, 0}, []int32{0, 1}, []int32{0, 2}},
+		"rows must have a line for each of the 1 query rows, not": {[]int32{0, 0, 1, 0, 0, 1}, []int32{0, 1}, []int32{0, 2}},
+	} {
+		fails(t, want, func(s *Scope) {
+			table := func(x []int32, columns int) Tensor { return New(s, x, len(x)/columns, columns) }
+			columns := 3
+			if len(c.rows) == 2 {
+				columns = 2
+			}
+			q, kv := s.Randn(1, 2, 8), s.Randn(2, 1, 8)
+			s.Attention(q, kv, kv, table(c.rows, columns), New(s, c.seqs), table(c.ranges, 2), 1, 0)
+		})
+	}
+	fails(t, "the query heads (2) must be a multiple of the key heads (0)", func(s *Scope) {
+		kv := s.Randn(2, 0, 8)
+		s.Attention(s.Randn(1, 2, 8), kv, kv, New(s, []int32{0, 0, 1}, 1, 3), New(s, []int32{0, 1}), New(s, []int32{0, 2}, 1, 2), 1, 0)
+	})
+	fails(t, "logits must be contiguous [rows, vocabulary]", func(s *Scope) {
+		s.Call("molt::sample", s.Randn(2, 0), New(s, []float32{1, 1}), New(s, []float64{0, 0}))
+	})
+}

@@ -15,6 +15,7 @@ import "C"
 
 import (
 	"crypto/sha256"
+	"debug/elf"
 	_ "embed"
 	"encoding/hex"
 	"errors"
@@ -32,7 +33,9 @@ const Version = "0.1.0"
 //go:embed molt.h
 var header []byte
 
-// Load opens libmolt once. [Do] calls it; call it yourself to learn early that the library is missing.
+// Load opens libmolt once: $MOLT_LIB where that is set, else the first that can be opened of build/lib in the checkout that the
+// program was built from, beside the executable, the user's cache by version (where `make lib` keeps a copy), and /usr/local/lib
+// (where `cmake --install build` puts one). [Do] calls it; call it yourself to learn early that the library is missing.
 // The error names every place tried and the command that builds the library.
 func Load() error { return load() }
 
@@ -44,7 +47,7 @@ var load = sync.OnceValue(func() error {
 	abi := C.CString(hex.EncodeToString(sum[:]))
 	defer C.free(unsafe.Pointer(abi))
 	path, tried := search(candidates(), func(path *C.char) (string, bool) {
-		var opened C.int
+		var opened C.int // its operators are registered then, and another libmolt would register them again
 		msg := C.molt_open(path, abi, &opened)
 		return C.GoString(msg), opened != 0
 	})
@@ -66,6 +69,10 @@ func search(paths []string, open func(path *C.char) (msg string, last bool)) (pa
 			tried += "\n  " + path + ": not there"
 			continue
 		}
+		if err := whole(path); err != nil {
+			tried += "\n  " + path + ": unreadable or damaged: " + err.Error()
+			continue
+		}
 		c := C.CString(path)
 		msg, last := open(c)
 		C.free(unsafe.Pointer(c))
@@ -80,9 +87,27 @@ func search(paths []string, open func(path *C.char) (msg string, last bool)) (pa
 	return "", tried
 }
 
+// whole checks that the file holds what its ELF headers announce: dlopen maps a truncated library without a check and dies of SIGBUS.
+func whole(path string) error {
+	f, err := elf.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if _, err := p.ReadAt(make([]byte, 1), int64(p.Filesz)-1); err != nil && p.Filesz > 0 {
+			return err
+		}
+	}
+	return nil
+}
+
 // candidates lists where libmolt may lie, in order: $MOLT_LIB alone when it is set.
 func candidates() []string {
 	if path := os.Getenv("MOLT_LIB"); path != "" {
+		if abs, err := filepath.Abs(path); err == nil {
+			path = abs // dlopen looks for a bare name elsewhere than here
+		}
 		return []string{path}
 	}
 	var paths []string

@@ -9,7 +9,7 @@ typedef uint64_t mt_scope;  // 0: none
 typedef uint64_t mt_group;  // a process group and its store, or a store alone; times are in milliseconds
 // Lists are (offset, length) into the int64 pool that is passed beside the arguments: v = offset, n = length.
 typedef struct { int32_t tag, n; int64_t v; } mt_arg; // MT_DOUBLE: v holds the bits
-enum { MT_NONE, MT_TENSOR, MT_INT, MT_DOUBLE, MT_BOOL, MT_STRING, MT_INTS, MT_DOUBLES, MT_BOOLS, MT_TENSORS };
+enum { MT_NONE, MT_TENSOR, MT_INT, MT_DOUBLE, MT_BOOL, MT_STRING, MT_INTS, MT_DOUBLES, MT_BOOLS, MT_STRINGS, MT_TENSORS };
 // What mt_collective does. Its arg is a reduction in c10d's numbering, or the rank at the other end.
 enum { MT_ALL_REDUCE, MT_ALL_GATHER, MT_REDUCE_SCATTER, MT_BROADCAST, MT_ALL_TO_ALL, MT_SEND, MT_RECEIVE };
 // What mt_info reports: dtype and device in ATen's numbering, index among the devices of its kind.
@@ -26,12 +26,15 @@ typedef struct { int64_t used, cached, peak; } mt_memory_info;
   X(int32_t, mt_op, (const char* name, const char* overload, char** err), (name, overload, err)) \
   X(int32_t, mt_call, (mt_scope s, int32_t op, const mt_arg* args, int32_t n, const int64_t* pool, mt_tensor* out, int32_t nout, char** err), \
     (s, op, args, n, pool, out, nout, err)) \
+  X(int32_t, mt_more, (mt_scope s, mt_tensor* out, int32_t n, char** err), (s, out, n, err)) \
+  X(int32_t, mt_seed, (uint64_t seed), (seed)) \
   X(mt_tensor, mt_from, (mt_scope s, const void* data, int32_t dtype, const int64_t* shape, int32_t ndim, char** err), \
     (s, data, dtype, shape, ndim, err)) \
   X(int32_t, mt_read, (mt_tensor t, void* dst, int64_t numel, int32_t dtype, char** err), (t, dst, numel, dtype, err)) \
   X(int32_t, mt_write, (mt_tensor t, const void* src, int64_t numel, int32_t dtype, char** err), (t, src, numel, dtype, err)) \
   X(int32_t, mt_info, (mt_tensor t, mt_tensor_info* out, char** err), (t, out, err)) \
   X(int32_t, mt_require_grad, (mt_tensor t, int32_t on, char** err), (t, on, err)) \
+  X(int32_t, mt_label, (const mt_tensor* results, int32_t n, const char* where, char** err), (results, n, where, err)) \
   X(int32_t, mt_backward, (mt_scope s, const mt_tensor* roots, const mt_tensor* grads, int32_t n, char** err), (s, roots, grads, n, err)) \
   X(int32_t, mt_gradients, (mt_scope s, const mt_tensor* roots, const mt_tensor* grads, int32_t n, const mt_tensor* inputs, int32_t m, \
     mt_tensor* out, char** err), (s, roots, grads, n, inputs, m, out, err)) \
@@ -41,6 +44,8 @@ typedef struct { int64_t used, cached, peak; } mt_memory_info;
   X(mt_memory_info, mt_memory, (void), ()) \
   X(int32_t, mt_threads, (int32_t n), (n)) \
   X(uint64_t, mt_thread, (void), ()) \
+  X(mt_tensor, mt_from_aten, (mt_scope s, const void* t, char** err), (s, t, err)) \
+  X(void*, mt_to_aten, (mt_tensor t, char** err), (t, err)) \
   X(mt_group, mt_store_open, (const char* host, int32_t port, int32_t serve, int64_t timeout, char** err), (host, port, serve, timeout, err)) \
   X(mt_group, mt_group_open, (mt_group parent, const char* backend, const char* name, const char* local, int32_t rank, int32_t size, \
     int64_t wait, int64_t timeout, char** err), (parent, backend, name, local, rank, size, wait, timeout, err)) \

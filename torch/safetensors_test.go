@@ -262,7 +262,7 @@ func TestHostileSafeTensorsIsAnErrorNamingFileAndFault(t *testing.T) {
 			if !strings.Contains(message, path) || !strings.Contains(message, test.want) || len(message) > 1000 {
 				t.Errorf("error %.1000s\ndoes not name %q and the file in under 1000 bytes", message, test.want)
 			}
-			if took > 10*time.Second { // half a second without the race detector
+			if took > 5*time.Minute { // half a second, a few under the detectors; quadratic work would take hours
 				t.Errorf("took %v", took)
 			}
 		})

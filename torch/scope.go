@@ -17,7 +17,10 @@ import (
 
 // Scope owns tensors: the results of the operators called on it. They are freed when it closes, at a known time.
 // A scope belongs to the goroutine of its [Do] and takes no results while a child of it is open.
-type Scope struct{ h C.mt_scope }
+type Scope struct {
+	h     C.mt_scope
+	debug bool
+}
 
 // Error is what an operator reports: a wrong argument, shapes that do not fit, no memory.
 type Error struct {
@@ -74,6 +77,7 @@ func (s *Scope) NoGrad(f func(s *Scope) Tensor) Tensor { return s.child(0, f) }
 
 func (s *Scope) child(grad int, f func(s *Scope) Tensor) Tensor {
 	c := open(s.h, grad)
+	c.debug = s.debug
 	defer c.close()
 	t := f(c)
 	if t != (Tensor{}) {
@@ -97,13 +101,23 @@ func open(parent C.mt_scope, grad int) *Scope {
 	var e *C.char
 	h := C.mt_scope_open(parent, C.int32_t(grad), &e)
 	check("open a scope", e)
-	return &Scope{h}
+	return &Scope{h: h}
 }
 
 func (s *Scope) close() {
 	var e *C.char
 	C.mt_scope_close(s.h, &e)
 	check("close a scope", e)
+}
+
+// Seed seeds libtorch's own generators, one per device, that random operators without a seed of their own draw from. They are
+// shared by all goroutines: numbers repeat only where one of them draws at a time.
+func Seed(seed uint64) error {
+	if err := Load(); err != nil {
+		return err
+	}
+	C.mt_seed(C.uint64_t(seed))
+	return nil
 }
 
 // Live is the number of tensors that open scopes hold: 0 when no Do is running.

@@ -4,9 +4,18 @@
 #include <stdio.h>
 #include <string.h>
 
-#define X(R, N, P, A)      \
-  static R(*p_##N) P;      \
-  R N P { return p_##N A; }
+static char** err; // what the functions without such a parameter see
+
+static int closed(const void* function, char** err) {
+  if (!function && err) *err = strdup("libmolt is not open: work with tensors inside torch.Do");
+  return !function;
+}
+
+#define X(R, N, P, A)                             \
+  static R(*p_##N) P;                             \
+  R N P {                                         \
+    return closed(p_##N, err) ? (R){0} : p_##N A; \
+  }
 MT_FUNCTIONS(X)
 #undef X
 
@@ -17,11 +26,14 @@ const char* molt_open(const char* path, const char* abi, int* opened) {
   void* lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!lib) return dlerror();
   *opened = 1;
+  if (!(*(void**)&p_mt_abi = dlsym(lib, "mt_abi"))) return "it lacks the function mt_abi: it is no libmolt";
+  if (strcmp(p_mt_abi(), abi) != 0) {
+    snprintf(message, sizeof message, "it was built for another version of torch/molt.h (%.12s, not %.12s)", p_mt_abi(), abi);
+    return message;
+  }
 #define X(R, N, P, A) \
   if (!(*(void**)&p_##N = dlsym(lib, #N))) return "it lacks the function " #N;
   MT_FUNCTIONS(X)
 #undef X
-  if (strcmp(p_mt_abi(), abi) == 0) return NULL;
-  snprintf(message, sizeof message, "it was built for another version of torch/molt.h (%.12s, not %.12s)", p_mt_abi(), abi);
-  return message;
+  return NULL;
 }

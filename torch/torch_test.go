@@ -2,7 +2,6 @@ package torch_test
 
 import (
 	"errors"
-	"math"
 	"os"
 	"strings"
 	"sync"
@@ -40,20 +39,6 @@ func fails(t *testing.T, want string, f func(s *Scope)) {
 	if !errors.As(err, &e) || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %q (%T), want one that says %q", err, err, want)
 	}
-}
-
-func TestGradientsFlowThroughClosedBlocks(t *testing.T) {
-	do(t, func(s *Scope) {
-		w := New(s, []float32{2, 3}).RequireGrad(true)
-		y := s.Block(func(s *Scope) Tensor {
-			x := s.Block(func(s *Scope) Tensor { return s.Mul(w, w) })
-			return s.Mul(x, w) // w³
-		})
-		s.Backward([]Tensor{s.Sum(y)}, nil)
-		if diff := cmp.Diff([]float32{12, 27}, Values[float32](s.GradOf(w))); diff != "" {
-			t.Error("gradient of w³ is 3w²:", diff)
-		}
-	})
 }
 
 func TestBlockFreesWhatItMadeAndMovesItsResult(t *testing.T) {
@@ -174,45 +159,6 @@ func TestInPlaceReturnsItsTargetsHandle(t *testing.T) {
 	})
 }
 
-func TestCallFillsDefaultsAndChecksArgumentsAgainstTheSchema(t *testing.T) {
-	do(t, func(s *Scope) {
-		x := New(s, []float32{3, 1, 2})
-		sorted := s.Call("aten::sort", x)
-		if diff := cmp.Diff([]float32{1, 2, 3}, Values[float32](sorted[0])); diff != "" {
-			t.Error(diff)
-		}
-		if diff := cmp.Diff([]int64{1, 2, 0}, Values[int64](sorted[1])); diff != "" {
-			t.Error(diff)
-		}
-		parts := s.Call("aten::split_with_sizes", x, []int{1, 2})
-		if len(parts) != 2 || parts[1].Dim(0) != 2 {
-			t.Error("split", parts)
-		}
-		if v := s.Call("aten::_local_scalar_dense", s.Sum(x))[0].Item(); v != 6 {
-			t.Error("a scalar result", v)
-		}
-		norms := s.Call("aten::_foreach_norm.Scalar", make20(x), 2)
-		if len(norms) != 20 || math.Abs(norms[19].Item()-math.Sqrt(14)) > 1e-6 {
-			t.Error("a list of 20 results:", len(norms))
-		}
-	})
-	fails(t, "argument 2 (other) must be Tensor, not a float; the schema is aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1)", func(s *Scope) {
-		s.Call("aten::add.Tensor", New(s, []float32{1}), 2.5)
-	})
-	fails(t, "too many arguments", func(s *Scope) { s.Call("aten::relu", New(s, []float32{1}), 1, 2, 3) })
-	fails(t, "argument 2 (other) must be Tensor, not missing", func(s *Scope) { s.Call("aten::add.Tensor", New(s, []float32{1})) })
-	fails(t, "no_such", func(s *Scope) { s.Call("aten::no_such") })
-	fails(t, "which no operator takes", func(s *Scope) { s.Call("aten::relu", struct{}{}) })
-}
-
-func make20(x Tensor) []Tensor {
-	ts := make([]Tensor, 20)
-	for i := range ts {
-		ts[i] = x
-	}
-	return ts
-}
-
 func TestNumbersSurviveTheRoundTripInEveryType(t *testing.T) {
 	do(t, func(s *Scope) {
 		for d, got := range map[DType][]float64{
@@ -239,17 +185,6 @@ func TestNumbersSurviveTheRoundTripInEveryType(t *testing.T) {
 	})
 	fails(t, "3 numbers do not fill the shape [2]", func(s *Scope) { New(s, []float32{1, 2, 3}, 2) })
 	fails(t, "the slice holds 1 numbers, the tensor 2", func(s *Scope) { Write(s.Zeros(Float32, 2), []float32{1}) })
-}
-
-func TestGradientsOfChosenInputsLeaveGradAlone(t *testing.T) {
-	do(t, func(s *Scope) {
-		a, b := New(s, []float32{2}).RequireGrad(true), New(s, []float32{5}).RequireGrad(true)
-		c := New(s, []float32{1}).RequireGrad(true)
-		g := s.Gradients([]Tensor{s.Mul(a, b)}, []Tensor{New(s, []float32{10})}, []Tensor{a, b, c})
-		if g[0].Item() != 50 || g[1].Item() != 20 || g[2] != (Tensor{}) || s.GradOf(a) != (Tensor{}) {
-			t.Error(g, s.GradOf(a))
-		}
-	})
 }
 
 func TestAllocatorReusesLargeBlocks(t *testing.T) {
