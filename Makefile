@@ -2,7 +2,7 @@
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help go build lib quickstart test lint loc asan bench soak gotorch
+.PHONY: help go build lib cuda quickstart test lint loc asan bench soak gotorch
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -15,6 +15,10 @@ build: go lib ## build the library and every Go package
 
 lib: ## build libmolt.so against libtorch (LIBTORCH=dir: against that one)
 	@scripts/lib
+
+cuda: go ## build libmolt_cuda.so: CUDA devices and NCCL; fetches 2.5 GB (LIBTORCH=dir: takes them from there)
+	@scripts/lib cuda
+	go test -count=1 -tags cuda -run '^TestCUDA' ./torch
 
 quickstart: go lib ## train a small model on this machine, a few minutes
 	@scripts/fetch model >/dev/null

@@ -100,7 +100,7 @@ int32_t mt_label(const mt_tensor* results, int32_t n, const char* where, char** 
 
 int32_t mt_backward(mt_scope s, const mt_tensor* roots, const mt_tensor* grads, int32_t n, char** err) {
   return attempt(err, [&] {
-    usable(s);
+    c10::OptionalStreamGuard stream(usable(s).stream);
     traced([&] { torch::autograd::backward(list(roots, n), list(grads, n)); });
   });
 }
@@ -109,6 +109,7 @@ int32_t mt_gradients(mt_scope s, const mt_tensor* roots, const mt_tensor* grads,
                      mt_tensor* out, char** err) {
   return attempt(err, [&] {
     Scope& scope = usable(s);
+    c10::OptionalStreamGuard stream(scope.stream);
     variable_list g;
     traced([&] {
       g = torch::autograd::grad(list(roots, n), list(inputs, m), list(grads, n), std::nullopt, false, /*allow_unused=*/true);

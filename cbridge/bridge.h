@@ -1,6 +1,8 @@
 // What the files of libmolt share: the slab of handles, scopes and the guard that turns C++ exceptions into messages.
 #pragma once
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/StreamGuard.h>
 #include <string.h>
 #include <atomic>
 #include <mutex>
@@ -19,6 +21,15 @@ struct Scope {
   int children = 0;
   std::vector<mt_tensor> own;
   std::vector<mt_tensor> more;  // results of the last call beyond those that its caller had room for
+  std::optional<c10::Device> device;  // where tensors are made, if not on the CPU
+  std::optional<c10::Stream> stream;  // where operators run, if not on a device's default stream
+};
+
+// What a call runs under comes from its scope, never from what an earlier call left on the thread.
+struct Guards {
+  c10::AutoGradMode grad;
+  c10::OptionalStreamGuard stream;
+  explicit Guards(const Scope& s) : grad(s.grad), stream(s.stream) {}
 };
 
 // A slab hands out numbers for objects that never move: low half slot, high half generation, which is odd while the slot is taken.
@@ -104,6 +115,10 @@ class Slab {
 at::Tensor tensor(mt_tensor h);
 Scope& usable(mt_scope s);                 // refuses a closed scope, another thread's, one with an open child
 mt_tensor put(Scope& s, at::Tensor t);     // the result lives in s; 0 for an undefined tensor
+void join(const Scope& s, const Scope& parent);                                      // s has closed: parent's stream waits for it
+void hand_over(const at::Tensor& t, const Scope& from, const Scope& to);             // t will be used on the stream of another scope
+void use_arguments(const std::vector<c10::IValue>& arguments, const Scope& s);       // an operator's, on the stream of s
+std::optional<c10::Stream> thread_stream();                                          // of the innermost scope open on this thread
 
 template <class R, class F>
 R guard(char** err, R failed, F f) {

@@ -161,6 +161,7 @@ mt_tensor mt_collective(mt_scope s, mt_group g, int32_t kind, mt_tensor h, int32
   return guard_threads(err, mt_tensor(0), [&] {
     Scope& scope = usable(s);
     c10::AutoGradMode no_grad(false);
+    c10::OptionalStreamGuard stream(scope.stream);
     at::Tensor target = tensor(h).detach(), t = target.contiguous(), out = run(*find(g).backend, kind, t, arg);
     if (!out.is_same(t)) return put(scope, out);
     if (!t.is_same(target)) target.copy_(t);

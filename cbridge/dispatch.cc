@@ -3,7 +3,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/grad_mode.h>
+#include <algorithm>
 #include <memory>
 
 using c10::TypeKind;
@@ -14,6 +14,7 @@ struct Op {
   c10::OperatorHandle handle;
   std::vector<TypeKind> kind, element;  // per argument: its type under an optional, and a list's element type
   std::vector<int> target;              // per result: the argument that it is written to, or -1
+  int device = -1;                      // the device argument of an operator that takes no tensor but makes one
   explicit Op(c10::OperatorHandle h) : handle(std::move(h)) {
     auto bare = [](c10::TypePtr t) { return t->kind() == TypeKind::OptionalType ? t->expectRef<c10::OptionalType>().getElementType() : t; };
     const auto& schema = handle.schema();
@@ -21,7 +22,9 @@ struct Op {
       auto t = bare(a.type());
       kind.push_back(t->kind());
       element.push_back(t->kind() == TypeKind::ListType ? t->expectRef<c10::ListType>().getElementType()->kind() : TypeKind::AnyType);
+      if (kind.back() == TypeKind::DeviceObjType) device = int(kind.size()) - 1;
     }
+    if (std::count(kind.begin(), kind.end(), TypeKind::TensorType)) device = -1;
     for (const auto& r : schema.returns()) {
       target.push_back(-1);
       if (!r.alias_info() || !r.alias_info()->isWrite() || r.type()->kind() != TypeKind::TensorType) continue;
@@ -191,10 +194,15 @@ int32_t mt_call(mt_scope s, int32_t i, const mt_arg* args, int32_t n, const int6
     if (size_t(n) > want) throw std::runtime_error("too many arguments; the schema is " + toString(op.handle.schema()));
     torch::jit::Stack stack;
     stack.reserve(want);
-    for (size_t k = 0; k < want; k++) stack.push_back(value(op, k, k < size_t(n) ? args[k] : mt_arg{MT_NONE, 0, 0}, pool));
+    for (size_t k = 0; k < want; k++) {
+      mt_arg a = k < size_t(n) ? args[k] : mt_arg{MT_NONE, 0, 0};
+      bool place = int(k) == op.device && a.tag == MT_NONE && scope.device;
+      stack.push_back(place ? c10::IValue(*scope.device) : value(op, k, a, pool));
+    }
     for (size_t k = 0; k < size_t(n); k++)
       if (op.kind[k] == TypeKind::GeneratorType && args[k].tag == MT_INT) stack[k] = generator(stack, uint64_t(args[k].v));
-    c10::AutoGradMode mode(scope.grad);
+    use_arguments(stack, scope);
+    Guards guards(scope);
     op.handle.callBoxed(stack);
     int32_t count = 0;
     scope.more.clear();

@@ -2,7 +2,6 @@
 #include "bridge.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
 #include <pthread.h>
 
 namespace molt {
@@ -59,6 +58,7 @@ mt_scope mt_scope_open(mt_scope parent, int32_t grad, char** err) {
     if (parent) {
       Scope& outer = usable(parent);
       if (grad < 0) s.grad = outer.grad;
+      s.device = outer.device, s.stream = outer.stream;
       outer.children++;
     }
     return scopes.put(std::move(s));
@@ -68,35 +68,47 @@ mt_scope mt_scope_open(mt_scope parent, int32_t grad, char** err) {
 int32_t mt_scope_close(mt_scope h, char** err) {
   return attempt(err, [&] {
     Scope& s = usable(h);
-    if (s.parent) scopes.get(s.parent, "scope").children--;
     tensors.drop(s.own);
+    Scope closed = std::move(s);
     scopes.drop({h});
+    if (!closed.parent) return;
+    Scope& parent = scopes.get(closed.parent, "scope");
+    parent.children--;
+    join(closed, parent);
   });
 }
 
 // A tensor that another scope owns stays where it is: a block may hand back what it was given.
 int32_t mt_scope_move(mt_scope from, mt_scope to, mt_tensor t, char** err) {
   return attempt(err, [&] {
-    tensor(t);
-    auto& own = usable(from).own;
+    at::Tensor moved = tensor(t);
+    Scope& source = usable(from);
+    auto& own = source.own;
     Scope& target = scopes.get(to, "scope");
     if (target.thread != mt_thread()) throw std::runtime_error("a tensor cannot move to the scope of another torch.Do");
     for (size_t i = own.size(); i-- > 0;)
       if (own[i] == t) {
         own.erase(own.begin() + i);
         target.own.push_back(t);
+        hand_over(moved, source, target);
         break;
       }
   });
 }
 
 mt_tensor mt_from(mt_scope s, const void* data, int32_t dtype, const int64_t* shape, int32_t ndim, char** err) {
-  return guard(err, mt_tensor(0), [&] { return put(usable(s), blob(data, dtype, {shape, size_t(ndim)}).clone()); });
+  return guard(err, mt_tensor(0), [&] {
+    Scope& scope = usable(s);
+    Guards guards(scope);
+    at::Tensor t = blob(data, dtype, {shape, size_t(ndim)});
+    return put(scope, scope.device ? t.to(at::TensorOptions(*scope.device), /*non_blocking=*/false, /*copy=*/true) : t.clone());
+  });
 }
 
 int32_t mt_read(mt_tensor h, void* dst, int64_t numel, int32_t dtype, char** err) {
   return attempt(err, [&] {
     c10::AutoGradMode no_grad(false);
+    c10::OptionalStreamGuard stream(thread_stream());
     at::Tensor t = tensor(h);
     view_as(t, dst, numel, dtype).copy_(t);
   });
@@ -105,6 +117,7 @@ int32_t mt_read(mt_tensor h, void* dst, int64_t numel, int32_t dtype, char** err
 int32_t mt_write(mt_tensor h, const void* src, int64_t numel, int32_t dtype, char** err) {
   return attempt(err, [&] {
     c10::AutoGradMode no_grad(false);
+    c10::OptionalStreamGuard stream(thread_stream());
     at::Tensor t = tensor(h);
     t.copy_(view_as(t, src, numel, dtype));
   });
@@ -114,7 +127,8 @@ int32_t mt_info(mt_tensor h, mt_tensor_info* out, char** err) {
   return attempt(err, [&] {
     at::Tensor t = tensor(h);
     if (t.dim() > 8) throw std::runtime_error("tensor of more than 8 dimensions");
-    *out = {{}, int32_t(t.dim()), int32_t(t.scalar_type()), int32_t(t.device().type()), t.requires_grad()};
+    *out = {{}, int32_t(t.dim()), int32_t(t.scalar_type()), int32_t(t.device().type()), std::max<int32_t>(0, t.device().index()),
+            t.requires_grad()};
     for (int64_t i = 0; i < t.dim(); i++) out->shape[i] = t.size(i);
   });
 }

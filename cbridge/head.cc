@@ -167,3 +167,4 @@ TORCH_LIBRARY_IMPL(molt, AutogradCPU, m) {
   molt::register_pointwise_autograd(m);
   m.impl("lm_logp", molt::lm_logp_autograd);
 }
+TORCH_LIBRARY_IMPL(molt, CompositeImplicitAutograd, m) { m.impl("linear", at::linear); }  // on any other device

@@ -82,7 +82,11 @@ func NewGroup(c GroupConfig) (*Group, error) {
 	case err != nil || portErr != nil || host == "" || port == 0:
 		return nil, g.failure("join", fmt.Sprintf("the address %q is not host:port", c.Address))
 	}
-	if err := Load(); err != nil {
+	load := Load
+	if c.Backend == "nccl" {
+		load = Device("cuda:0").Check
+	}
+	if err := load(); err != nil {
 		return nil, err
 	}
 	route, err := net.Dial("udp", c.Address) // sends nothing: it finds the interface that the other ranks can reach

@@ -172,9 +172,10 @@ func TestJoiningFailsByNameWithinTheTimeOut(t *testing.T) {
 	wantError(t, join(GroupConfig{Rank: 0, Size: 2, Address: taken})[0], "join on rank 0 of 2: ", "address already in use")
 	wantError(t, join(GroupConfig{Rank: 1, Size: 2, Address: taken})[0], "join on rank 1 of 2: ", "within 500ms")
 
+	t.Setenv("MOLT_CUDA_LIB", "/no/libmolt_cuda.so")
 	for want, c := range map[string]GroupConfig{
 		`no backend "mpi"; known: gloo, nccl`:               {Backend: "mpi", Size: 1},
-		"NCCL needs the CUDA library: run `make cuda`":      {Backend: "nccl", Size: 1},
+		"run `make cuda`":                                   {Backend: "nccl", Size: 1, Address: "localhost:1"},
 		"join on rank 2 of 2: a rank lies from 0 to size-1": {Rank: 2, Size: 2},
 		"join on rank 0 of 0: a rank lies from 0 to size-1": {},
 		`the address "localhost" is not host:port`:          {Size: 1, Address: "localhost"},

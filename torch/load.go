@@ -23,7 +23,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"unsafe"
 )
@@ -47,31 +46,46 @@ var load = sync.OnceValue(func() error {
 	sum := sha256.Sum256(header)
 	abi := C.CString(hex.EncodeToString(sum[:]))
 	defer C.free(unsafe.Pointer(abi))
-	var tried strings.Builder
-	for _, path := range candidates() {
+	path, tried := search(candidates(), func(path *C.char) (string, bool) {
+		var opened C.int // its operators are registered then, and another libmolt would register them again
+		msg := C.molt_open(path, abi, &opened)
+		return C.GoString(msg), opened != 0
+	})
+	if path == "" {
+		return errors.New("torch: libmolt.so cannot be opened; run `make lib` in a checkout of molt, or set MOLT_LIB to its path. Tried:" +
+			tried)
+	}
+	libmolt = path
+	return nil
+})
+
+// libmolt is the path of the library that was opened.
+var libmolt string
+
+// search returns the first of paths that open has nothing against, or what is wrong with each. Open may say that it was the last.
+func search(paths []string, open func(path *C.char) (msg string, last bool)) (path, tried string) {
+	for _, path := range paths {
 		if _, err := os.Stat(path); err != nil {
-			fmt.Fprintf(&tried, "\n  %s: not there", path)
+			tried += "\n  " + path + ": not there"
 			continue
 		}
 		if err := whole(path); err != nil {
-			fmt.Fprintf(&tried, "\n  %s: unreadable or damaged: %v", path, err)
+			tried += "\n  " + path + ": unreadable or damaged: " + err.Error()
 			continue
 		}
 		c := C.CString(path)
-		var opened C.int
-		msg := C.molt_open(c, abi, &opened)
+		msg, last := open(c)
 		C.free(unsafe.Pointer(c))
-		if msg == nil {
-			return nil
+		if msg == "" {
+			return path, ""
 		}
-		fmt.Fprintf(&tried, "\n  %s: %s", path, C.GoString(msg))
-		if opened != 0 { // its operators are registered, and another libmolt would register them again
+		tried += "\n  " + path + ": " + msg
+		if last {
 			break
 		}
 	}
-	return errors.New("torch: libmolt.so cannot be opened; run `make lib` in a checkout of molt, or set MOLT_LIB to its path. Tried:" +
-		tried.String())
-})
+	return "", tried
+}
 
 // whole checks that the file holds what its ELF headers announce: dlopen maps a truncated library without a check and dies of SIGBUS.
 func whole(path string) error {

@@ -12,9 +12,9 @@ typedef struct { int32_t tag, n; int64_t v; } mt_arg; // MT_DOUBLE: v holds the 
 enum { MT_NONE, MT_TENSOR, MT_INT, MT_DOUBLE, MT_BOOL, MT_STRING, MT_INTS, MT_DOUBLES, MT_BOOLS, MT_STRINGS, MT_TENSORS };
 // What mt_collective does. Its arg is a reduction in c10d's numbering, or the rank at the other end.
 enum { MT_ALL_REDUCE, MT_ALL_GATHER, MT_REDUCE_SCATTER, MT_BROADCAST, MT_ALL_TO_ALL, MT_SEND, MT_RECEIVE };
-// What mt_info reports: dtype and device in ATen's numbering.
-typedef struct { int64_t shape[8]; int32_t ndim, dtype, device, requires_grad; } mt_tensor_info;
-// Bytes: in live tensors, kept for the next ones, and the highest sum of the two so far (blocks of 256 KB and more).
+// What mt_info reports: dtype and device in ATen's numbering, index among the devices of its kind.
+typedef struct { int64_t shape[8]; int32_t ndim, dtype, device, index, requires_grad; } mt_tensor_info;
+// Bytes: in live tensors, kept for the next ones, and the highest sum of the two so far (on the CPU: blocks of 256 KB and more).
 typedef struct { int64_t used, cached, peak; } mt_memory_info;
 
 // X(result, name, parameters, arguments): one list declares the functions here and builds the shim that opens the library.
@@ -53,7 +53,12 @@ typedef struct { int64_t used, cached, peak; } mt_memory_info;
   X(int32_t, mt_group_barrier, (mt_group g, char** err), (g, err)) \
   X(mt_tensor, mt_collective, (mt_scope s, mt_group g, int32_t kind, mt_tensor t, int32_t arg, char** err), (s, g, kind, t, arg, err)) \
   X(int32_t, mt_store_set, (mt_group g, const char* key, const void* data, int64_t n, char** err), (g, key, data, n, err)) \
-  X(void*, mt_store_get, (mt_group g, const char* key, int64_t* n, char** err), (g, key, n, err))
+  X(void*, mt_store_get, (mt_group g, const char* key, int64_t* n, char** err), (g, key, n, err)) \
+  X(int32_t, mt_cuda_open, (const char* path, char** err), (path, err)) \
+  X(int32_t, mt_cuda_count, (char** err), (err)) \
+  X(int32_t, mt_scope_on, (mt_scope s, int32_t device, int32_t own_stream, char** err), (s, device, own_stream, err)) \
+  X(int32_t, mt_synchronize, (int32_t device, char** err), (device, err)) \
+  X(int32_t, mt_device_memory, (int32_t device, mt_memory_info* out, char** err), (device, out, err))
 
 #ifdef __cplusplus
 #define MT_API extern "C" __attribute__((visibility("default")))
