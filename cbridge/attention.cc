@@ -27,17 +27,18 @@ void check_bounds(const Attention& a, int64_t n, int64_t num_seqs, int64_t num_r
     if (row[0] != seq) {
       seq = row[0], first = length = 0;
       const int32_t begin = a.seqs[seq], end = a.seqs[seq + 1];
-      TORCH_CHECK(begin >= 0 && begin <= end && end <= num_ranges, "sequence ", seq, " has ranges ", begin, " to ", end, " of ", num_ranges);
+      TORCH_CHECK(begin >= 0 && begin <= end && end <= num_ranges, "sequence ", seq, " has ranges ", begin, " to ", end, " of ",
+                  num_ranges);
       for (int32_t r = begin; r < end; r++) {
         const int64_t start = a.ranges[2 * r], size = a.ranges[2 * r + 1];
-        TORCH_CHECK(start >= -1 && size >= 0 && (start < 0 || start + size <= slots), "range ", r, " is slots ", start, " to ", start + size,
-                    " of ", slots);
+        TORCH_CHECK(start >= -1 && size >= 0 && (start < 0 || start + size <= slots), "range ", r, " is slots ", start, " to ",
+                    start + size, " of ", slots);
         length += size;
         if (start < 0) first = length;
       }
     }
-    TORCH_CHECK(lo == hi || (first <= lo && lo < hi && hi <= length), "row ", i, " sees keys ", lo, " to ", hi, "; sequence ", seq, " has ", first,
-                " to ", length);
+    TORCH_CHECK(lo == hi || (first <= lo && lo < hi && hi <= length), "row ", i, " sees keys ", lo, " to ", hi, "; sequence ", seq,
+                " has ", first, " to ", length);
   }
 }
 
@@ -46,7 +47,8 @@ Attention arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
   check_rows(q, -1, q.size(-1), "q");
   check_rows(k, -1, q.size(2), "k");
   check_rows(v, k.size(1), q.size(2), "v");
-  TORCH_CHECK(k.size(1) > 0 && q.size(2) > 0 && q.size(1) % k.size(1) == 0, "the query heads (", q.size(1), ") must be a multiple of the key heads (", k.size(1), ")");
+  TORCH_CHECK(k.size(1) > 0 && q.size(2) > 0 && q.size(1) % k.size(1) == 0, "the query heads (", q.size(1),
+              ") must be a multiple of the key heads (", k.size(1), ")");
   TORCH_CHECK(k.size(0) == v.size(0), "k and v must have the same rows");
   TORCH_CHECK(k.scalar_type() == q.scalar_type() && v.scalar_type() == q.scalar_type(), "q, k and v must have one dtype");
   check_ints(rows, 3, "rows");
