@@ -28,7 +28,7 @@ type job struct {
 	Name    string  `json:"name"`   // of the figure
 	Memory  string  `json:"memory"` // name of the figure of peak memory, where that is one
 	Rounds  int     `json:"rounds"` // processes of each side; medians count
-	Kind    string  `json:"kind"`   // "generate", "train", "grpo", "allreduce", "adamw" or an operator's name
+	Kind    string  `json:"kind"`   // "generate", "train", "grpo", "allreduce", "adamw" or "op"
 	DType   string  `json:"dtype"`
 	Threads int     `json:"threads"`
 	Models  string  `json:"models"`  // the folder that scripts/fetch and scripts/peers fill
@@ -57,6 +57,9 @@ func jobs(all bool) []job {
 			Kind: "train", DType: dtype, Batch: 8, Length: 256, Micro: 2, Steps: 3, LR: 1e-5})
 	}
 	list = append(list, job{Name: "allreduce_64mb", Rounds: 5, Kind: "allreduce", DType: "float32", Length: 16 << 20, Steps: 20},
+		job{Name: "op_add", Rounds: 5, Kind: "op", DType: "float32", Steps: 50_000, Threads: 1},
+		job{Name: "op_linear", Rounds: 5, Kind: "op", DType: "float32", Steps: 50_000, Threads: 1},
+		job{Name: "op_backward", Rounds: 5, Kind: "op", DType: "float32", Steps: 10_000, Threads: 1},
 		job{Name: "adamw_135m", Rounds: 5, Kind: "adamw", DType: "float32", Steps: 20, LR: 1e-3})
 	return append(list, job{Name: "grpo_step_float32", Rounds: 1,
 		Kind: "grpo", DType: "float32", Batch: 8, Samples: 8, New: 12, Steps: 4, LR: 2e-5})
@@ -102,7 +105,7 @@ func bench(names []string, threads int) error {
 		if !slices.Contains(names, j.Name) && !slices.Contains(names, j.Memory) {
 			continue
 		}
-		j.Threads, j.Models = threads, filepath.Join(cache, "molt/models")
+		j.Threads, j.Models = cmp.Or(j.Threads, threads), filepath.Join(cache, "molt/models")
 		figures, err := compare(j, ours, peer)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", j.Name, err))
@@ -118,8 +121,8 @@ func bench(names []string, threads int) error {
 
 // report is what a process measured.
 type report struct {
-	Value float64 `json:"value"` // tokens/s, or seconds a step
-	Loss  float64 `json:"loss"`  // of the first training step; allreduce: the last number; adamw: the mean size of a weight after it
+	Value float64 `json:"value"` // tokens/s, µs of an operator, or seconds a step
+	Loss  float64 `json:"loss"`  // of the first training step; others: a number that the same work gives
 	Bound float64 `json:"bound"` // of the value, from the peer: the matrix products alone; 0: not known
 	peak  float64 // resident memory, MiB
 }
@@ -141,7 +144,7 @@ func compare(j job, commands ...[]string) (figures []figure, err error) {
 			return nil, fmt.Errorf("not the same work: first loss %v, the peer's %v; allowed: %v relative", r[0].Loss, r[1].Loss, tolerance)
 		}
 	}
-	unit := map[string]string{"generate": "tokens/s", "train": "tokens/s"}[j.Kind]
+	unit := map[string]string{"generate": "tokens/s", "train": "tokens/s", "op": "µs"}[j.Kind]
 	figures = append(figures, newFigure(j.Name, cmp.Or(unit, "s/step"), values, r[1].Bound))
 	if j.Memory != "" {
 		figures = append(figures, newFigure(j.Memory, "MiB", peaks, 0))

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"github.com/molt-go/molt"
@@ -45,6 +46,9 @@ func ours() error {
 		err = torch.Do(j.Threads, func(s *torch.Scope) error { r, err = j.generate(ctx, s, dtype); return err })
 	case "allreduce":
 		r, err = j.allreduce(dtype)
+	case "op":
+		runtime.GOMAXPROCS(2) // pinned to one core, the runtime would look for other work during every long call of C
+		err = torch.Do(1, func(s *torch.Scope) error { r = j.op(s); return nil })
 	case "train":
 		err = torch.Do(j.Threads, func(s *torch.Scope) error { r, err = j.train(ctx, s, dtype); return err })
 	}
@@ -191,6 +195,40 @@ func (j job) grpo(ctx context.Context) (r report, err error) {
 		}
 	}
 	return r, err
+}
+
+// op measures one operator on small tensors, where the way to it takes most of the time: microseconds, the fastest of 15 runs.
+func (j job) op(s *torch.Scope) (r report) {
+	fill := func(v float64, shape ...int) torch.Tensor { return s.AddScalar(s.Zeros(torch.Float32, shape...), v) }
+	x, w, b := fill(0.5, 1, 64), fill(0.25, 64, 64), fill(1, 64)
+	u, v := fill(0.5, 64).RequireGrad(true), fill(0.25, 64).RequireGrad(true)
+	run := map[string]func(s *torch.Scope) torch.Tensor{
+		"op_add":    func(s *torch.Scope) torch.Tensor { return s.Add(x, x) },
+		"op_linear": func(s *torch.Scope) torch.Tensor { return s.Linear(x, w, b) },
+		"op_backward": func(s *torch.Scope) torch.Tensor {
+			s.Backward([]torch.Tensor{s.Sum(s.Mul(u, v))}, nil)
+			g := s.GradOf(u)
+			u.ClearGrad()
+			v.ClearGrad()
+			return g
+		},
+	}[j.Name]
+	r.Loss = s.Sum(run(s)).Item()
+	for range 15 {
+		start := time.Now()
+		for range j.Steps / 10 {
+			s.Block(func(s *torch.Scope) torch.Tensor {
+				for range 10 {
+					run(s)
+				}
+				return torch.Tensor{}
+			})
+		}
+		if t := time.Since(start).Seconds() / float64(j.Steps) * 1e6; r.Value == 0 || t < r.Value {
+			r.Value = t
+		}
+	}
+	return r
 }
 
 // allreduce adds up tensors of two ranks, each a process with one thread: this one starts the other.

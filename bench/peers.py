@@ -145,6 +145,27 @@ def allreduce(job):
     return {"value": statistics.median(times[1:]), "loss": x[-1].item()}
 
 
+def op(job):
+    x, w, b = torch.full((1, 64), 0.5), torch.full((64, 64), 0.25), torch.full((64,), 1.0)
+    u, v = torch.full((64,), 0.5, requires_grad=True), torch.full((64,), 0.25, requires_grad=True)
+    linear = torch.nn.functional.linear
+
+    def backward():
+        (u * v).sum().backward()
+        grad = u.grad
+        u.grad = v.grad = None
+        return grad
+
+    run = {"op_add": lambda: x + x, "op_linear": lambda: linear(x, w, b), "op_backward": backward}[job["name"]]
+    times = []
+    for _ in range(15):
+        start = time.perf_counter()
+        for _ in range(job["steps"]):
+            run()
+        times.append(time.perf_counter() - start)
+    return {"value": min(times) / job["steps"] * 1e6, "loss": run().sum().item()}
+
+
 def folder(job):
     return os.path.join(job["models"], "SmolLM2-135M-Instruct-hf")
 
@@ -160,7 +181,7 @@ def run():
     job = json.load(sys.stdin)
     torch.set_num_threads(job["threads"])
     torch.manual_seed(0)
-    kinds = {"generate": generate, "train": train, "grpo": grpo, "allreduce": allreduce, "adamw": adamw}
+    kinds = {"generate": generate, "train": train, "grpo": grpo, "allreduce": allreduce, "adamw": adamw, "op": op}
     json.dump(kinds[job["kind"]](job), answer)
 
 

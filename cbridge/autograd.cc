@@ -26,6 +26,8 @@ struct Trace : c10::DebugInfoBase {
   }
 };
 
+static std::atomic<bool> any_label{false};
+
 static bool finite(const at::Tensor& t) { return !t.defined() || !t.is_floating_point() || at::isfinite(t).all().item<bool>(); }
 
 struct Before : torch::autograd::FunctionPreHook {
@@ -52,6 +54,7 @@ static bool labelled(Node& n) {
 
 // One operator may have made several nodes: all those above its result that no earlier operator has labelled.
 static void label(const at::Tensor& t, const char* where) {
+  any_label = true;
   std::vector<std::shared_ptr<Node>> todo{t.grad_fn()};
   while (!todo.empty()) {
     auto n = todo.back();
@@ -65,6 +68,7 @@ static void label(const at::Tensor& t, const char* where) {
 
 template <class F>
 static void traced(F f) {
+  if (!any_label) return f();
   auto trace = std::make_shared<Trace>();
   c10::DebugInfoGuard guard(Trace::kKind, trace);
   try {

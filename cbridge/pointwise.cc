@@ -93,8 +93,12 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
 
 Tensor linear_autograd(const Tensor& x, const Tensor& w, const std::optional<Tensor>& b) {
   TORCH_CHECK(x.dim() == 2 && w.dim() == 2, "x must be [rows, in] and w [out, in], not ", x.sizes(), " and ", w.sizes());
+  if (!wants_grad(x, w, b.value_or(Tensor()))) {
+    at::AutoDispatchBelowADInplaceOrView below;  // the views that it takes on its way need no record
+    return at::linear(x, w, b);
+  }
   bool small = x.size(0) * w.numel() < 1 << 18;  // a node of our own costs more than its faster products save
-  return !small && wants_grad(x, w, b.value_or(Tensor())) ? LinearFunction::apply(x, w, b) : at::linear(x, w, b);
+  return small ? at::linear(x, w, b) : LinearFunction::apply(x, w, b);
 }
 
 Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bool back) {
