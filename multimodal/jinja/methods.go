@@ -8,186 +8,181 @@ import (
 	"unicode/utf8"
 )
 
-// methods by type. None changes a value.
-var methods = map[string]map[string]fn{
-	"str":   strMethods,
-	"list":  {"index": {"value", elementIndex}},
-	"tuple": {"index": {"value", elementIndex}},
-	"dict": {
-		"get": {"key [default]", func(c *call) any {
-			if v, ok := c.self.(*dict).get(c.args[0]); ok {
-				return v
-			}
-			return c.or(1, nil)
-		}},
-		"keys":   {"", func(c *call) any { return &seq{kind: "dict_keys", items: c.self.(*dict).keys} }},
-		"values": {"", func(c *call) any { return &seq{kind: "dict_values", items: c.self.(*dict).values} }},
-		"items":  {"", func(c *call) any { return &seq{kind: "dict_items", items: c.self.(*dict).items()} }},
+// Methods never change a value.
+var dictMethods = map[string]native{
+	"get(dict, key, default=none)": func(_ *run, a []any) any {
+		v, ok := mapping(a[0]).get(a[1])
+		return either(ok, v, a[2])
+	},
+	"items(dict)": func(_ *run, a []any) any {
+		return &seq{kind: "dict_items", items: mapping(a[0]).items(mapping(a[0]).keys)}
+	},
+	"keys(dict)": func(_ *run, a []any) any { return &seq{kind: "dict_keys", items: mapping(a[0]).keys} },
+	"values(dict)": func(_ *run, a []any) any {
+		values := []any{}
+		for _, k := range mapping(a[0]).keys {
+			values = append(values, mapping(a[0]).values[k])
+		}
+		return &seq{kind: "dict_values", items: values}
 	},
 }
 
-func elementIndex(c *call) any {
-	i := slices.IndexFunc(c.items(), func(e any) bool { return c.r.equal(e, c.args[0]) })
-	check(i >= 0, "ValueError: the value is not in the list")
-	return int64(i)
+var listMethods = map[string]native{
+	"index(list, value)": func(r *run, a []any) any {
+		i := slices.IndexFunc(r.iterate(a[0]), func(e any) bool { return r.equal(e, a[1]) })
+		check(i >= 0, "ValueError: the value is not in the list")
+		return i
+	},
 }
 
-// strMethods are also the filters of those names; c.str is then any value's text.
-var strMethods = map[string]fn{
-	"upper": onText(strings.ToUpper), "lower": onText(strings.ToLower),
-	"capitalize": onText(title(func(before rune) bool { return before < 0 })),
-	"title":      onText(title(func(before rune) bool { return !unicode.IsLetter(before) })),
-	"swapcase":   onText(func(s string) string { return strings.Map(swapCase, s) }),
-	"strip":      trim(strings.TrimFunc), "lstrip": trim(strings.TrimLeftFunc), "rstrip": trim(strings.TrimRightFunc),
-	"startswith":   {"prefix", func(c *call) any { return c.edge(strings.HasPrefix) }},
-	"endswith":     {"suffix", func(c *call) any { return c.edge(strings.HasSuffix) }},
-	"removeprefix": {"prefix", func(c *call) any { return strings.TrimPrefix(c.str(), c.text(0, "")) }},
-	"removesuffix": {"suffix", func(c *call) any { return strings.TrimSuffix(c.str(), c.text(0, "")) }},
-	"replace":      {"old new [count]", replace},
-	"split":        {"[sep maxsplit]", func(c *call) any { return c.split(false) }},
-	"rsplit":       {"[sep maxsplit]", func(c *call) any { return c.split(true) }},
-	"splitlines":   {"", func(c *call) any { return texts(splitLines(c.str())) }},
-	"partition":    {"sep", partition},
-	"join":         {"iterable", joinTexts},
-	"find":         find(strings.Index, false), "rfind": find(strings.LastIndex, false),
-	"index": find(strings.Index, true), "rindex": find(strings.LastIndex, true),
-	"count":   {"sub", func(c *call) any { return int64(strings.Count(c.str(), c.text(0, ""))) }},
-	"center":  {"[width]", center},
-	"zfill":   {"width", zeroFill},
-	"format":  {"*", formatText},
-	"isalpha": every(unicode.IsLetter), "isdigit": every(unicode.IsDigit), "isspace": every(isSpace),
-	"encode": {"*", func(*call) any { return fail("str.encode is not supported") }},
-}
-
-func onText(f func(string) string) fn {
-	return fn{"", func(c *call) any { return f(c.str()) }}
-}
-
-func every(is func(rune) bool) fn {
-	return fn{"", func(c *call) any {
-		return c.str() != "" && strings.IndexFunc(c.str(), func(r rune) bool { return !is(r) }) < 0
-	}}
-}
-
-// title capitalizes what stands behind a boundary; −1 is the start.
-func title(boundary func(before rune) bool) func(string) string {
-	return func(s string) string {
-		before := rune(-1)
-		return strings.Map(func(c rune) rune {
-			start := boundary(before)
-			if before = c; start {
-				return unicode.ToTitle(c)
-			}
-			return unicode.ToLower(c)
-		}, s)
-	}
-}
-
-func swapCase(c rune) rune {
-	if unicode.IsUpper(c) {
-		return unicode.ToLower(c)
-	}
-	return unicode.ToUpper(c)
-}
-
-func trim(cut func(string, func(rune) bool) string) fn {
-	return fn{"[chars]", func(c *call) any {
-		if c.or(0, nil) == nil {
-			return cut(c.str(), isSpace)
+var textMethods = map[string]native{
+	"capitalize(s)":       onText(capital),
+	"center(s, width=80)": center,
+	"count(s, sub)":       onTexts(strings.Count),
+	"encode(s, *)":        func(*run, []any) any { return fail("str.encode is not supported") },
+	"endswith(s, suffix)": edge(strings.HasSuffix),
+	"find(s, sub)":        find(strings.Index, false),
+	"format(s, *)":        func(r *run, a []any) any { return r.format(text(a[0]), r.iterate(a[1]), mapping(a[2])) },
+	"index(s, sub)":       find(strings.Index, true),
+	"isalpha(s)":          every(unicode.IsLetter),
+	"isdigit(s)":          every(unicode.IsDigit),
+	"isspace(s)":          every(isSpace),
+	"join(s, iterable)": func(r *run, a []any) any {
+		items := r.iterate(a[1])
+		for _, e := range items {
+			text(e)
 		}
-		chars := c.text(0, "")
-		c.r.step(len(c.str()) * min(len(chars), 64) / 32)
-		return cut(c.str(), func(r rune) bool { return strings.ContainsRune(chars, r) })
-	}}
+		return r.join(items, text(a[0]))
+	},
+	"lower(s)":              onText(strings.ToLower),
+	"lstrip(s, chars=none)": trim(strings.TrimLeftFunc),
+	"partition(s, sep)": onTexts(func(s, sep string) *seq {
+		check(sep != "", "ValueError: empty separator")
+		before, after, found := strings.Cut(s, sep)
+		if !found {
+			sep = ""
+		}
+		return tuple(before, sep, after)
+	}),
+	"removeprefix(s, prefix)":          onTexts(strings.TrimPrefix),
+	"removesuffix(s, suffix)":          onTexts(strings.TrimSuffix),
+	"replace(s, old, new, count=none)": replace,
+	"rfind(s, sub)":                    find(strings.LastIndex, false),
+	"rindex(s, sub)":                   find(strings.LastIndex, true),
+	"rsplit(s, sep=none, maxsplit=-1)": split(true),
+	"rstrip(s, chars=none)":            trim(strings.TrimRightFunc),
+	"split(s, sep=none, maxsplit=-1)":  split(false),
+	"splitlines(s)": onText(func(s string) *seq {
+		lines := lineEnd.Split(s, -1)
+		if last := len(lines) - 1; lines[last] == "" {
+			lines = lines[:last]
+		}
+		return list(lines)
+	}),
+	"startswith(s, prefix)": edge(strings.HasPrefix),
+	"strip(s, chars=none)":  trim(strings.TrimFunc),
+	"swapcase(s)": onText(func(s string) string {
+		return strings.Map(func(c rune) rune {
+			if unicode.IsUpper(c) {
+				return unicode.ToLower(c)
+			}
+			return unicode.ToUpper(c)
+		}, s)
+	}),
+	"title(s)": onText(func(s string) string { return letters.ReplaceAllStringFunc(s, capital) }),
+	"upper(s)": onText(strings.ToUpper),
+	"zfill(s, width)": func(r *run, a []any) any {
+		s := text(a[0])
+		check(!strings.HasPrefix(s, "+") && !strings.HasPrefix(s, "-"), "ValueError: zfill of a text with a sign is not supported")
+		return r.repeat("0", small(a[1])-utf8.RuneCountInString(s)).(string) + s
+	},
 }
 
-func (c *call) edge(has func(s, part string) bool) bool {
-	if options, ok := c.args[0].(*seq); ok && options.kind == "tuple" {
-		return slices.ContainsFunc(options.items, func(o any) bool { return has(c.str(), c.r.str(o)) })
+var letters = regexp.MustCompile(`\pL+`)
+
+func onText[T any](f func(string) T) native {
+	return func(r *run, a []any) any { return f(r.str(a[0])) }
+}
+
+func onTexts[T any](f func(a, b string) T) native {
+	return func(r *run, a []any) any { return f(r.str(a[0]), text(a[1])) }
+}
+
+func every(is func(rune) bool) native {
+	return onText(func(s string) bool {
+		return s != "" && !strings.ContainsFunc(s, func(c rune) bool { return !is(c) })
+	})
+}
+
+// capital is a text with a capital at the start only.
+func capital(s string) string {
+	_, n := utf8.DecodeRuneInString(s)
+	return strings.ToTitle(s[:n]) + strings.ToLower(s[n:])
+}
+
+func center(r *run, a []any) any {
+	s, width := r.str(a[0]), small(a[1])
+	n := max(0, width-utf8.RuneCountInString(s))
+	before := n/2 + n&width&1
+	return r.spaces(before) + s + r.spaces(n-before)
+}
+
+// edge says whether a text starts or ends with another or with one of a tuple.
+func edge(has func(s, part string) bool) native {
+	return func(r *run, a []any) any {
+		options := []any{a[1]}
+		if t, ok := a[1].(*seq); ok && t.kind == "tuple" {
+			options = t.items
+		}
+		return slices.ContainsFunc(options, func(o any) bool { return has(text(a[0]), text(o)) })
 	}
-	return has(c.str(), c.text(0, ""))
 }
 
 // find is where a text is, in characters; -1 where it is not, which may be an error.
-func find(index func(s, part string) int, must bool) fn {
-	return fn{"sub", func(c *call) any {
-		i := index(c.str(), c.text(0, ""))
+func find(index func(s, part string) int, must bool) native {
+	return onTexts(func(s, part string) int {
+		i := index(s, part)
 		check(i >= 0 || !must, "ValueError: substring not found")
-		return int64(min(i, 0) + utf8.RuneCountInString(c.str()[:max(i, 0)]))
-	}}
+		return min(i, 0) + utf8.RuneCountInString(s[:max(i, 0)])
+	})
 }
 
-func replace(c *call) any {
-	s, old, with, times := c.str(), c.text(0, ""), c.text(1, ""), -1
-	if n := c.or(2, nil); n != nil {
-		times = small(n)
+func replace(r *run, a []any) any {
+	s, old, with, times := r.str(a[0]), text(a[1]), text(a[2]), -1
+	if a[3] != nil {
+		times = small(a[3])
 	}
-	c.r.made(len(s) + len(with)*int(min(uint(times), uint(strings.Count(s, old)))))
+	r.spend(len(s) + len(with)*int(min(uint(times), uint(strings.Count(s, old)))))
 	return strings.Replace(s, old, with, times)
 }
 
-func (c *call) separator() string {
-	check(c.args[0] != "", "ValueError: empty separator")
-	return c.text(0, "")
-}
-
-// partition gives what is before the separator, it, and what is behind.
-func partition(c *call) any {
-	sep := c.separator()
-	before, after, found := strings.Cut(c.str(), sep)
-	if !found {
-		sep = ""
+func split(right bool) native {
+	return func(r *run, a []any) any {
+		s, n := text(a[0]), small(a[2])
+		if a[1] == nil {
+			check(n < 0, "ValueError: split with a maximum needs a separator")
+			return list(strings.FieldsFunc(s, isSpace))
+		}
+		sep := text(a[1])
+		check(sep != "", "ValueError: empty separator")
+		parts := strings.Split(s, sep)
+		if last := len(parts) - 1; n >= 0 && n < last && right {
+			parts = append([]string{strings.Join(parts[:last-n+1], sep)}, parts[last-n+1:]...)
+		} else if n >= 0 && n < last {
+			parts = append(parts[:n], strings.Join(parts[n:], sep))
+		}
+		return list(parts)
 	}
-	return tuple(before, sep, after)
 }
 
-func (c *call) split(right bool) any {
-	s, n := c.str(), c.int(1, -1)
-	if c.or(0, nil) == nil {
-		check(n < 0, "ValueError: split with a maximum needs a separator")
-		return texts(strings.FieldsFunc(s, isSpace))
+func trim(cut func(string, func(rune) bool) string) native {
+	return func(r *run, a []any) any {
+		s, unwanted := r.str(a[0]), isSpace
+		if a[1] != nil {
+			chars := text(a[1])
+			r.spend(len(s) * (len(chars)/16 + 4))
+			unwanted = func(c rune) bool { return strings.ContainsRune(chars, c) }
+		}
+		return cut(s, unwanted)
 	}
-	sep := c.separator()
-	parts := strings.Split(s, sep)
-	if last := len(parts) - 1; n >= 0 && n < last && right {
-		parts = append([]string{strings.Join(parts[:last-n+1], sep)}, parts[last-n+1:]...)
-	} else if n >= 0 && n < last {
-		parts = append(parts[:n], strings.Join(parts[n:], sep))
-	}
-	return texts(parts)
-}
-
-var lineEnd = regexp.MustCompile(`\r\n|[\n\r\v\f\x1c-\x1e\x{85}\x{2028}\x{2029}]|$`)
-
-func splitLines(s string) []string {
-	var lines []string
-	for s != "" {
-		end := lineEnd.FindStringIndex(s)
-		lines = append(lines, s[:end[0]])
-		s = s[end[1]:]
-	}
-	return lines
-}
-
-func joinTexts(c *call) any {
-	items := c.r.iterate(c.args[0])
-	for i, e := range items {
-		check(typeName(e) == "str", "TypeError: sequence item %d: expected str instance, %s found", i, typeName(e))
-	}
-	return c.r.join(items, c.str())
-}
-
-func center(c *call) any {
-	s, width := c.str(), c.int(0, 80)
-	n := max(0, width-utf8.RuneCountInString(s))
-	c.r.made(n)
-	before := n/2 + n&width&1
-	return strings.Repeat(" ", before) + s + strings.Repeat(" ", n-before)
-}
-
-func zeroFill(c *call) any {
-	n := max(0, c.int(0, 0)-utf8.RuneCountInString(c.str()))
-	check(!strings.ContainsAny(c.str()[:min(1, len(c.str()))], "+-"), "ValueError: zfill of a text with a sign is not supported")
-	c.r.made(n)
-	return strings.Repeat("0", n) + c.str()
 }

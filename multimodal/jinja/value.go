@@ -3,12 +3,11 @@ package jinja
 import (
 	"bytes"
 	"encoding/json"
-	"io"
 	"reflect"
 	"unicode/utf8"
 )
 
-// A value is nil, bool, int64, float64, string, *loop or one of these.
+// A value is nil, bool, int, float64, string, *loop, *function or one of these.
 type (
 	undefined string // the error that its use raises
 	bigInt    string // the digits of an integer beyond 64 bits: it can be shown and tested for equality
@@ -17,30 +16,26 @@ type (
 		items []any
 		repr  string // where it does not show the items
 	}
-	dict struct {
-		keys, values []any
-		at           map[any]int
+	dict struct { // in the order of its keys
+		keys   []any
+		values map[any]any
 	}
 	namespace struct{ dict }
-	function  struct {
-		repr string
-		call func(pos []any, named *dict) any
-	}
 )
 
-func list(items []any) *seq   { return &seq{kind: "list", items: items} }
-func tuple(items ...any) *seq { return &seq{kind: "tuple", items: items} }
-func generator(items []any) any {
-	return &seq{kind: "generator", items: items, repr: "<generator object at 0x0>"}
-}
-
-// texts is a list of strings.
-func texts(parts []string) *seq {
+// list is a list of copies.
+func list[T any](parts []T) *seq {
 	items := make([]any, len(parts))
 	for i, p := range parts {
 		items[i] = p
 	}
-	return list(items)
+	return &seq{kind: "list", items: items}
+}
+
+func tuple(items ...any) *seq { return &seq{kind: "tuple", items: items} }
+
+func generator(items []any) *seq {
+	return &seq{kind: "generator", items: items, repr: "<generator object at 0x0>"}
 }
 
 // key is k as a key of a Go map. Unlike in Python 1, 1.0 and true are three keys, and a tuple is none.
@@ -51,29 +46,26 @@ func key(k any) any {
 }
 
 func (d *dict) put(r *run, k, v any) {
-	if i, ok := d.at[key(k)]; ok {
-		d.values[i] = v
-		return
+	if d.values == nil {
+		d.values = map[any]any{}
 	}
-	if r.made(200); d.at == nil {
-		d.at = map[any]int{}
+	if _, ok := d.values[key(k)]; !ok {
+		r.spend(4 * perValue)
+		d.keys = append(d.keys, k)
 	}
-	d.at[k] = len(d.keys)
-	d.keys, d.values = append(d.keys, k), append(d.values, v)
+	d.values[k] = v
 }
 
 func (d *dict) get(k any) (any, bool) {
-	i, ok := d.at[key(k)]
-	if !ok {
-		return nil, false
-	}
-	return d.values[i], true
+	v, ok := d.values[key(k)]
+	return v, ok
 }
 
-func (d *dict) items() []any {
-	items := make([]any, len(d.keys))
-	for i, k := range d.keys {
-		items[i] = tuple(k, d.values[i])
+// items are the pairs with these keys.
+func (d *dict) items(keys []any) []any {
+	items := make([]any, len(keys))
+	for i, k := range keys {
+		items[i] = tuple(k, d.values[k])
 	}
 	return items
 }
@@ -81,7 +73,7 @@ func (d *dict) items() []any {
 // update adds what Python's dict() takes: a mapping or pairs.
 func (d *dict) update(r *run, v any) {
 	if from, ok := v.(*dict); ok {
-		v = list(from.items())
+		v = list(from.items(from.keys))
 	}
 	for _, pair := range r.iterate(v) {
 		kv := r.iterate(pair)
@@ -93,34 +85,25 @@ func (d *dict) update(r *run, v any) {
 // convert makes a value of a variable that Render was given.
 func (r *run) convert(v any) any {
 	switch v := v.(type) {
-	case nil, bool, string, int64, float64:
+	case nil, bool, string, int, float64:
 		return v
-	case int:
-		return int64(v)
-	case []any, map[string]any:
+	case int64:
+		return int(v)
+	case []any, map[string]any, json.RawMessage:
 		text, err := json.Marshal(v)
-		check(err == nil, "TypeError: a variable is no JSON: %v", err)
-		return r.convert(json.RawMessage(text))
-	case json.RawMessage:
-		dec := json.NewDecoder(bytes.NewReader(v))
+		check(err == nil, "ValueError: a variable is no JSON: %v", err)
+		dec := json.NewDecoder(bytes.NewReader(text))
 		dec.UseNumber()
-		value := r.decode(dec)
-		_, err := dec.Token()
-		check(err == io.EOF, "ValueError: text after a JSON variable")
-		return value
+		return r.decode(dec)
 	}
 	return fail("TypeError: variables of Go type %T are not supported", v)
 }
 
-// decode reads one JSON value, objects in the order of their keys.
+// decode reads one JSON value, objects in the order of their keys. The text is well-formed: json.Marshal gave it.
 func (r *run) decode(dec *json.Decoder) any {
 	defer r.deeper()()
-	token := func() json.Token {
-		t, err := dec.Token()
-		check(err == nil, "ValueError: a JSON variable is malformed: %v", err)
-		return t
-	}
-	switch t := token().(type) {
+	token, _ := dec.Token()
+	switch t := token.(type) {
 	case json.Number:
 		return parseNumber(string(t))
 	case json.Delim:
@@ -132,17 +115,16 @@ func (r *run) decode(dec *json.Decoder) any {
 			}
 			items = append(items, v)
 		}
-		if token(); t == '{' {
+		if _, _ = dec.Token(); t == '{' {
 			return d
 		}
 		return list(items)
-	default:
-		return t
 	}
+	return token
 }
 
 var typeNames = map[reflect.Type]string{
-	nil: "NoneType", reflect.TypeFor[bool](): "bool", reflect.TypeFor[int64](): "int", reflect.TypeFor[bigInt](): "int",
+	nil: "NoneType", reflect.TypeFor[bool](): "bool", reflect.TypeFor[int](): "int", reflect.TypeFor[bigInt](): "int",
 	reflect.TypeFor[float64](): "float", reflect.TypeFor[string](): "str", reflect.TypeFor[*dict](): "dict",
 	reflect.TypeFor[*namespace](): "Namespace", reflect.TypeFor[*loop](): "LoopContext",
 	reflect.TypeFor[*function](): "function", reflect.TypeFor[undefined](): "Undefined",
@@ -156,6 +138,15 @@ func typeName(v any) string {
 	return typeNames[reflect.TypeOf(v)]
 }
 
+// size is what making a value counts for.
+func size(v any) int {
+	if s, ok := v.(*seq); ok {
+		return perValue * len(s.items)
+	}
+	s, _ := v.(string)
+	return len(s)
+}
+
 func truth(v any) bool {
 	switch v := v.(type) {
 	case undefined:
@@ -165,14 +156,14 @@ func truth(v any) bool {
 	case *dict:
 		return len(v.keys) > 0
 	}
-	return v != nil && v != false && v != "" && v != int64(0) && v != 0.0
+	return v != nil && v != false && v != "" && v != 0 && v != 0.0
 }
 
 // iterate returns the elements that a for loop visits.
 func (r *run) iterate(v any) []any {
 	switch v := v.(type) {
 	case string:
-		r.step(len(v) / 4)
+		r.spend(8 * len(v))
 		items := make([]any, 0, utf8.RuneCountInString(v))
 		for _, c := range v {
 			items = append(items, string(c))
@@ -193,6 +184,14 @@ func (r *run) iterate(v any) []any {
 	return nil
 }
 
+// either is then or otherwise.
+func either(cond bool, then, otherwise any) any {
+	if cond {
+		return then
+	}
+	return otherwise
+}
+
 func missing(v any) bool {
 	_, ok := v.(undefined)
 	return ok
@@ -204,4 +203,24 @@ func mustExist(values ...any) {
 			fail("%s", string(u))
 		}
 	}
+}
+
+// text is a value that must be one.
+func text(v any) string {
+	s, ok := v.(string)
+	check(ok, "TypeError: expected str, not %s", typeName(v))
+	return s
+}
+
+func mapping(v any) *dict {
+	d, ok := v.(*dict)
+	check(ok, "TypeError: expected a mapping, not %s", typeName(v))
+	return d
+}
+
+func callable(v any) *function {
+	mustExist(v)
+	f, ok := v.(*function)
+	check(ok, "TypeError: '%s' object is not callable", typeName(v))
+	return f
 }
