@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	_ "embed"
 	"slices"
 	"strings"
 	"sync"
@@ -12,7 +13,7 @@ type (
 		signature
 		label  string
 		self   []any  // the first arguments of a method
-		around *scope // of a macro's definition; nil: its arguments are no variables
+		around *scope // where arguments become variables; nil: nowhere
 		do     native
 	}
 	native    func(r *run, args []any) any // args are in the order of the signature
@@ -27,25 +28,40 @@ type (
 // library has the built-ins by kind, "filter", "test", "global" or the type whose methods they are, and name.
 type library map[string]map[string]*function
 
+//go:embed builtins.jinja
+var inJinja string
+
 var builtins = sync.OnceValue(func() library {
-	kinds := map[string]map[string]native{"filter": filters, "test": tests, "global": globals,
-		"str": textMethods, "dict": dictMethods, "list": listMethods, "tuple": listMethods}
-	all := library{}
-	for kind, natives := range kinds {
-		all[kind] = map[string]*function{}
+	l := library{}
+	for kind, natives := range map[string]map[string]native{"filter": filters, "test": tests, "global": globals,
+		"str": textMethods, "dict": dictMethods, "list": listMethods, "tuple": listMethods} {
+		l[kind] = map[string]*function{}
 		for definition, do := range natives {
-			names, params, _ := strings.Cut(definition, "(") // "|" between names
-			p := &parser{position: position{source: "{{(" + params + "}}", maxDepth: maxNesting}}
-			p.lex()
-			p.take()
-			f := &function{p.signature(), names, nil, nil, do}
-			for _, label := range strings.Split(names, "|") {
-				all[kind][label] = f
-			}
+			l.define(kind, definition, do)
 		}
 	}
-	return all
+	for line := range strings.Lines(inJinja) {
+		kind, definition, _ := strings.Cut(line, " ")
+		l.define(kind, definition, nil)
+	}
+	return l
 })
+
+// define adds a built-in, given as its names with "|" between them, its signature and, where there is no do, its value.
+func (l library) define(kind, definition string, do native) {
+	names, rest, _ := strings.Cut(definition, "(")
+	p := &parser{library: l, position: position{source: "{{(" + rest + "}}", maxDepth: maxNesting}}
+	p.lex()
+	p.take()
+	f := &function{signature: p.signature(), label: names, do: do}
+	if p.has("=") {
+		value := p.expression()
+		f.around, f.do = &scope{}, func(r *run, _ []any) any { return value(r) }
+	}
+	for _, label := range strings.Split(names, "|") {
+		l[kind][label] = f
+	}
+}
 
 // call calls f.
 func (r *run) call(f *function, pos []any, named *dict) (v any) {

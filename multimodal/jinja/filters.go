@@ -10,9 +10,6 @@ import (
 )
 
 var filters = map[string]native{
-	"abs(n)": func(r *run, a []any) any {
-		return either(truth(r.operate("<", a[0], 0)), r.operate("*", a[0], -1), a[0])
-	},
 	"batch(items, linecount)": func(r *run, a []any) any {
 		batches := []any{}
 		n := small(a[1])
@@ -22,8 +19,7 @@ var filters = map[string]native{
 		}
 		return generator(batches)
 	},
-	"capitalize(s)":       onText(capital),
-	"center(s, width=80)": center,
+	"capitalize(s)": onText(capital),
 	"count|length(items)": func(r *run, a []any) any {
 		check(typeName(a[0]) != "generator", "TypeError: object of type 'generator' has no len()")
 		if s, ok := a[0].(string); ok {
@@ -31,15 +27,7 @@ var filters = map[string]native{
 		}
 		return len(r.iterate(a[0]))
 	},
-	"d|default(v, default_value='', boolean=false)": func(_ *run, a []any) any {
-		return either(missing(a[0]) || truth(a[2]) && !truth(a[0]), a[1], a[0])
-	},
-	"dictsort(dict)": func(r *run, a []any) any {
-		d := mapping(a[0])
-		return list(d.items(r.sorted(d.keys, itself, true, false)))
-	},
-	"e|escape(s)":  onText(escapes.Replace),
-	"first(items)": func(r *run, a []any) any { return at(r.iterate(a[0]), 0) },
+	"e|escape(s)": onText(escapes.Replace),
 	"float(v, default=0.0)": func(_ *run, a []any) any {
 		f, ok := readFloat(a[0])
 		return either(ok, f, a[1])
@@ -65,14 +53,11 @@ var filters = map[string]native{
 		}
 		return a[1]
 	},
-	"items(dict)":          func(_ *run, a []any) any { return generator(mapping(a[0]).items(mapping(a[0]).keys)) },
+	"items(dict)":          func(_ *run, a []any) any { return generator(as[*dict](a[0]).items(as[*dict](a[0]).keys)) },
 	"join(items, d='')":    func(r *run, a []any) any { return r.join(r.iterate(a[0]), r.str(a[1])) },
-	"last(items)":          func(r *run, a []any) any { return at(r.iterate(a[0]), -1) },
 	"list(items)":          func(r *run, a []any) any { return list(slices.Clone(r.iterate(a[0]))) },
 	"lower(s)":             onText(strings.ToLower),
 	"map(items, *)":        mapped,
-	"max(items)":           func(r *run, a []any) any { return at(r.sorted(r.iterate(a[0]), itself, true, false), -1) },
-	"min(items)":           func(r *run, a []any) any { return at(r.sorted(r.iterate(a[0]), itself, true, false), 0) },
 	"reject(items, *)":     choose(false, false),
 	"rejectattr(items, *)": choose(true, false),
 	"pprint(v)": func(r *run, a []any) any {
@@ -98,7 +83,6 @@ var filters = map[string]native{
 		f, _ = strconv.ParseFloat(strconv.FormatFloat(f, 'f', precision, 64), 64)
 		return either(whole, a[0], f)
 	},
-	"safe|string(s)":       func(r *run, a []any) any { return r.str(a[0]) },
 	"select(items, *)":     choose(false, true),
 	"selectattr(items, *)": choose(true, true),
 	"sort(items, reverse=false, case_sensitive=false, attribute=none)": func(r *run, a []any) any {
@@ -119,30 +103,17 @@ var filters = map[string]native{
 		if a[3] != nil {
 			pair := r.iterate(a[3])
 			check(len(pair) == 2, "ValueError: separators takes an item and a key separator")
-			w.comma, w.colon = text(pair[0]), text(pair[1])
+			w.comma, w.colon = as[string](pair[0]), as[string](pair[1])
 		}
 		return r.write(w, a[0])
 	},
 	"trim(s, chars=none)": trim(strings.TrimFunc),
-	// Cut at a space; five characters more than wanted are let pass.
-	"truncate(s, length=255)": func(r *run, a []any) any {
-		s, n := r.str(a[0]), small(a[1])
-		check(n >= 3, "AssertionError: expected length >= 3, got %d", n)
-		if utf8.RuneCountInString(s) <= n+5 {
-			return s
-		}
-		head := r.slice(s, nil, n-3, nil).(string)
-		if i := strings.LastIndexByte(head, ' '); i >= 0 {
-			head = head[:i]
-		}
-		return head + "..."
-	},
-	"upper(s)":     onText(strings.ToUpper),
-	"wordcount(s)": onText(func(s string) int { return len(words.FindAllStringIndex(s, -1)) }),
+	"upper(s)":            onText(strings.ToUpper),
+	"wordcount(s)":        onText(func(s string) int { return len(words.FindAllStringIndex(s, -1)) }),
 	"xmlattr(dict)": func(r *run, a []any) any {
 		return r.capture(func() {
-			for _, k := range mapping(a[0]).keys {
-				label, v := r.str(k), mapping(a[0]).values[k]
+			for _, k := range as[*dict](a[0]).keys {
+				label, v := r.str(k), as[*dict](a[0]).values[k]
 				check(!strings.ContainsAny(label, " \t\n\f\r/>="), "ValueError: invalid character in attribute name: %s", label)
 				if !missing(v) && v != nil {
 					r.put(" ", escapes.Replace(label), `="`, escapes.Replace(r.str(v)), `"`)
@@ -169,8 +140,11 @@ func (r *run) getter(path any) func(any) any {
 	keys := strings.Split(r.str(path), ".")
 	return func(v any) any {
 		for _, key := range keys {
-			check(strings.Trim(key, "0123456789") != "", "TypeError: attribute paths are of names, not numbers as %s", key)
-			v = r.member(v, key, item, attribute)
+			if i, err := strconv.Atoi(key); err == nil {
+				v = r.member(v, i, item, attribute)
+			} else {
+				v = r.member(v, key, item, attribute)
+			}
 		}
 		return v
 	}
@@ -204,7 +178,7 @@ func (r *run) applied(what string, args []any, named *dict) func(any) any {
 }
 
 func mapped(r *run, a []any) any {
-	items, args, named := slices.Clone(r.iterate(a[0])), r.iterate(a[1]), mapping(a[2])
+	items, args, named := slices.Clone(r.iterate(a[0])), r.iterate(a[1]), as[*dict](a[2])
 	path, byAttribute := named.get("attribute")
 	apply := r.getter(path)
 	if !byAttribute {
@@ -226,7 +200,7 @@ func choose(byAttribute, want bool) native {
 			get, args = r.getter(args[0]), args[1:]
 		}
 		if len(args) > 0 {
-			test = r.applied("test", args, mapping(a[2]))
+			test = r.applied("test", args, as[*dict](a[2]))
 		}
 		return generator(r.keep(r.iterate(a[0]), func(e any) bool { return truth(test(get(e))) == want }))
 	}
@@ -253,41 +227,22 @@ func (r *run) spaces(width any) string {
 var sequences = []string{"str", "list", "tuple", "dict", "range", "Undefined"}
 
 var tests = map[string]native{
-	"boolean(v)":                 isOf("bool"),
-	"callable(v)":                isOf("function"),
-	"defined(v)":                 func(_ *run, a []any) any { return !missing(a[0]) },
-	"divisibleby(n, num)":        remainder(0),
-	"even(n, num=2)":             remainder(0),
-	"false(v)":                   func(_ *run, a []any) any { return a[0] == false },
-	"float(v)":                   isOf("float"),
-	"in(v, box)":                 relation("in"),
-	"integer(v)":                 isOf("int"),
-	"iterable(v)":                isOf(append(sequences, "generator", "dict_keys", "dict_values", "dict_items")...),
-	"mapping(v)":                 isOf("dict"),
-	"none(v)":                    isOf("NoneType"),
-	"number(v)":                  isOf("int", "float", "bool"),
-	"odd(n, num=2)":              remainder(1),
-	"sameas(v, other)":           func(r *run, a []any) any { return typeName(a[0]) == typeName(a[1]) && r.equal(a[0], a[1]) },
-	"sequence(v)":                isOf(sequences...),
-	"string(v)":                  isOf("str"),
-	"true(v)":                    func(_ *run, a []any) any { return a[0] == true },
-	"undefined(v)":               isOf("Undefined"),
-	"==|eq|equalto(v, other)":    relation("=="),
-	"!=|ne(v, other)":            relation("!="),
-	"<|lt|lessthan(v, other)":    relation("<"),
-	"<=|le(v, other)":            relation("<="),
-	">|gt|greaterthan(v, other)": relation(">"),
-	">=|ge(v, other)":            relation(">="),
+	"boolean(v)":       isOf("bool"),
+	"callable(v)":      isOf("function"),
+	"false(v)":         func(_ *run, a []any) any { return a[0] == false },
+	"float(v)":         isOf("float"),
+	"integer(v)":       isOf("int"),
+	"iterable(v)":      isOf(append(sequences, "generator", "dict_keys", "dict_values", "dict_items")...),
+	"mapping(v)":       isOf("dict"),
+	"none(v)":          isOf("NoneType"),
+	"number(v)":        isOf("int", "float", "bool"),
+	"sameas(v, other)": func(r *run, a []any) any { return typeName(a[0]) == typeName(a[1]) && r.equal(a[0], a[1]) },
+	"sequence(v)":      isOf(sequences...),
+	"string(v)":        isOf("str"),
+	"true(v)":          func(_ *run, a []any) any { return a[0] == true },
+	"undefined(v)":     isOf("Undefined"),
 }
 
 func isOf(types ...string) native {
 	return func(_ *run, a []any) any { return slices.Contains(types, typeName(a[0])) }
-}
-
-func relation(op string) native {
-	return func(r *run, a []any) any { return r.operate(op, a[0], a[1]) }
-}
-
-func remainder(want int) native {
-	return func(r *run, a []any) any { return r.equal(r.operate("%", a[0], a[1]), want) }
 }

@@ -1,27 +1,25 @@
 package jinja
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
 
 // Methods never change a value.
 var dictMethods = map[string]native{
-	"get(dict, key, default=none)": func(_ *run, a []any) any {
-		v, ok := mapping(a[0]).get(a[1])
-		return either(ok, v, a[2])
-	},
 	"items(dict)": func(_ *run, a []any) any {
-		return &seq{kind: "dict_items", items: mapping(a[0]).items(mapping(a[0]).keys)}
+		return &seq{kind: "dict_items", items: as[*dict](a[0]).items(as[*dict](a[0]).keys)}
 	},
-	"keys(dict)": func(_ *run, a []any) any { return &seq{kind: "dict_keys", items: mapping(a[0]).keys} },
+	"keys(dict)": func(_ *run, a []any) any { return &seq{kind: "dict_keys", items: as[*dict](a[0]).keys} },
 	"values(dict)": func(_ *run, a []any) any {
 		values := []any{}
-		for _, k := range mapping(a[0]).keys {
-			values = append(values, mapping(a[0]).values[k])
+		for _, k := range as[*dict](a[0]).keys {
+			values = append(values, as[*dict](a[0]).values[k])
 		}
 		return &seq{kind: "dict_values", items: values}
 	},
@@ -37,38 +35,26 @@ var listMethods = map[string]native{
 
 var textMethods = map[string]native{
 	"capitalize(s)":       onText(capital),
-	"center(s, width=80)": center,
 	"count(s, sub)":       onTexts(strings.Count),
 	"encode(s, *)":        func(*run, []any) any { return fail("str.encode is not supported") },
 	"endswith(s, suffix)": edge(strings.HasSuffix),
-	"find(s, sub)":        find(strings.Index, false),
-	"format(s, *)":        func(r *run, a []any) any { return r.format(text(a[0]), r.iterate(a[1]), mapping(a[2])) },
-	"index(s, sub)":       find(strings.Index, true),
+	"find(s, sub)":        find(strings.Index),
+	"format(s, *)":        func(r *run, a []any) any { return r.format(as[string](a[0]), r.iterate(a[1]), as[*dict](a[2])) },
 	"isalpha(s)":          every(unicode.IsLetter),
 	"isdigit(s)":          every(unicode.IsDigit),
 	"isspace(s)":          every(isSpace),
 	"join(s, iterable)": func(r *run, a []any) any {
 		items := r.iterate(a[1])
 		for _, e := range items {
-			text(e)
+			as[string](e)
 		}
-		return r.join(items, text(a[0]))
+		return r.join(items, as[string](a[0]))
 	},
-	"lower(s)":              onText(strings.ToLower),
-	"lstrip(s, chars=none)": trim(strings.TrimLeftFunc),
-	"partition(s, sep)": onTexts(func(s, sep string) *seq {
-		check(sep != "", "ValueError: empty separator")
-		before, after, found := strings.Cut(s, sep)
-		if !found {
-			sep = ""
-		}
-		return tuple(before, sep, after)
-	}),
-	"removeprefix(s, prefix)":          onTexts(strings.TrimPrefix),
+	"lower(s)":                         onText(strings.ToLower),
+	"lstrip(s, chars=none)":            trim(strings.TrimLeftFunc),
 	"removesuffix(s, suffix)":          onTexts(strings.TrimSuffix),
 	"replace(s, old, new, count=none)": replace,
-	"rfind(s, sub)":                    find(strings.LastIndex, false),
-	"rindex(s, sub)":                   find(strings.LastIndex, true),
+	"rfind(s, sub)":                    find(strings.LastIndex),
 	"rsplit(s, sep=none, maxsplit=-1)": split(true),
 	"rstrip(s, chars=none)":            trim(strings.TrimRightFunc),
 	"split(s, sep=none, maxsplit=-1)":  split(false),
@@ -91,11 +77,6 @@ var textMethods = map[string]native{
 	}),
 	"title(s)": onText(func(s string) string { return letters.ReplaceAllStringFunc(s, capital) }),
 	"upper(s)": onText(strings.ToUpper),
-	"zfill(s, width)": func(r *run, a []any) any {
-		s := text(a[0])
-		check(!strings.HasPrefix(s, "+") && !strings.HasPrefix(s, "-"), "ValueError: zfill of a text with a sign is not supported")
-		return r.repeat("0", small(a[1])-utf8.RuneCountInString(s)).(string) + s
-	},
 }
 
 var letters = regexp.MustCompile(`\pL+`)
@@ -105,7 +86,7 @@ func onText[T any](f func(string) T) native {
 }
 
 func onTexts[T any](f func(a, b string) T) native {
-	return func(r *run, a []any) any { return f(r.str(a[0]), text(a[1])) }
+	return func(r *run, a []any) any { return f(r.str(a[0]), as[string](a[1])) }
 }
 
 func every(is func(rune) bool) native {
@@ -120,13 +101,6 @@ func capital(s string) string {
 	return strings.ToTitle(s[:n]) + strings.ToLower(s[n:])
 }
 
-func center(r *run, a []any) any {
-	s, width := r.str(a[0]), small(a[1])
-	n := max(0, width-utf8.RuneCountInString(s))
-	before := n/2 + n&width&1
-	return r.spaces(before) + s + r.spaces(n-before)
-}
-
 // edge says whether a text starts or ends with another or with one of a tuple.
 func edge(has func(s, part string) bool) native {
 	return func(r *run, a []any) any {
@@ -134,21 +108,20 @@ func edge(has func(s, part string) bool) native {
 		if t, ok := a[1].(*seq); ok && t.kind == "tuple" {
 			options = t.items
 		}
-		return slices.ContainsFunc(options, func(o any) bool { return has(text(a[0]), text(o)) })
+		return slices.ContainsFunc(options, func(o any) bool { return has(as[string](a[0]), as[string](o)) })
 	}
 }
 
-// find is where a text is, in characters; -1 where it is not, which may be an error.
-func find(index func(s, part string) int, must bool) native {
+// find is where a text is, in characters; -1 where it is not.
+func find(index func(s, part string) int) native {
 	return onTexts(func(s, part string) int {
 		i := index(s, part)
-		check(i >= 0 || !must, "ValueError: substring not found")
 		return min(i, 0) + utf8.RuneCountInString(s[:max(i, 0)])
 	})
 }
 
 func replace(r *run, a []any) any {
-	s, old, with, times := r.str(a[0]), text(a[1]), text(a[2]), -1
+	s, old, with, times := r.str(a[0]), as[string](a[1]), as[string](a[2]), -1
 	if a[3] != nil {
 		times = small(a[3])
 	}
@@ -158,12 +131,12 @@ func replace(r *run, a []any) any {
 
 func split(right bool) native {
 	return func(r *run, a []any) any {
-		s, n := text(a[0]), small(a[2])
+		s, n := as[string](a[0]), small(a[2])
 		if a[1] == nil {
 			check(n < 0, "ValueError: split with a maximum needs a separator")
 			return list(strings.FieldsFunc(s, isSpace))
 		}
-		sep := text(a[1])
+		sep := as[string](a[1])
 		check(sep != "", "ValueError: empty separator")
 		parts := strings.Split(s, sep)
 		if last := len(parts) - 1; n >= 0 && n < last && right {
@@ -179,10 +152,59 @@ func trim(cut func(string, func(rune) bool) string) native {
 	return func(r *run, a []any) any {
 		s, unwanted := r.str(a[0]), isSpace
 		if a[1] != nil {
-			chars := text(a[1])
+			chars := as[string](a[1])
 			r.spend(len(s) * (len(chars)/16 + 4))
 			unwanted = func(c rune) bool { return strings.ContainsRune(chars, c) }
 		}
 		return cut(s, unwanted)
 	}
+}
+
+var globals = map[string]native{
+	"dict(*)":                  func(r *run, a []any) any { return r.dict(a) },
+	"lipsum(*)":                func(*run, []any) any { return fail("lipsum is not supported") },
+	"namespace(*)":             func(r *run, a []any) any { return &namespace{*r.dict(a)} },
+	"raise_exception(message)": func(r *run, a []any) any { return fail("TemplateError: %s", r.str(a[0])) },
+	"range(start, stop=none, step=1)": func(_ *run, a []any) any {
+		start, stop, step := 0, small(a[0]), small(a[2])
+		if a[1] != nil {
+			start, stop = stop, small(a[1])
+		}
+		check(step != 0, "ValueError: range() arg 3 must not be zero")
+		items := []any{}
+		for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
+			check(len(items) < 100000, "OverflowError: range too big; a template may make at most 100000 elements")
+			items = append(items, i)
+		}
+		repr := fmt.Sprintf("range(%d, %d, %d)", start, stop, step)
+		return &seq{kind: "range", repr: strings.Replace(repr, ", 1)", ")", 1), items: items}
+	},
+	"strftime_now(format)": func(r *run, a []any) any { return strftime(r.now(), as[string](a[0])) },
+}
+
+// dict is what Python's dict() makes of a mapping or pairs, and keywords.
+func (r *run) dict(a []any) *dict {
+	d, from := &dict{}, r.iterate(a[0])
+	check(len(from) <= 1, "TypeError: dict expected at most 1 argument, got %d", len(from))
+	for _, v := range append(from, a[1]) {
+		d.update(r, v)
+	}
+	return d
+}
+
+var (
+	directive = regexp.MustCompile(`%-?.?`)
+	layouts   = map[string]string{
+		"Y": "2006", "m": "01", "d": "02", "H": "15", "I": "03", "M": "04", "S": "05", "p": "PM", "b": "Jan", "B": "January",
+		"a": "Mon", "A": "Monday", "y": "06", "j": "002", "Z": "MST", "z": "-0700", "F": "2006-01-02", "T": "15:04:05",
+		"R": "15:04", "-d": "2", "-m": "1", "-I": "3", "%": "%",
+	}
+)
+
+func strftime(t time.Time, format string) string {
+	return directive.ReplaceAllStringFunc(format, func(d string) string {
+		layout, ok := layouts[d[1:]]
+		check(ok, "ValueError: strftime directive %s is not supported", d)
+		return t.Format(layout)
+	})
 }

@@ -250,7 +250,7 @@ func (p *parser) postfix(e expr, withFilters bool) expr {
 			args := p.arguments(of)
 			e = func(r *run) any {
 				pos, named := args(r)
-				return r.call(callable(pos[0]), pos[1:], named)
+				return r.call(as[*function](pos[0]), pos[1:], named)
 			}
 		case withFilters && p.has("|"):
 			e, filtered = p.filter(of, "filter"), true

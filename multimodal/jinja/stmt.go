@@ -74,7 +74,7 @@ func (p *parser) statement(tag string) stmt {
 		return func(r *run) {
 			pos, named := args(r)
 			r.caller = caller(r)
-			r.put(r.str(r.call(callable(pos[0]), pos[1:], named)))
+			r.put(r.str(r.call(as[*function](pos[0]), pos[1:], named)))
 			r.caller = noCaller
 		}
 	case "generation": // marks what the model wrote; here only a scope
@@ -132,11 +132,7 @@ func (p *parser) target() func(*run, any) {
 		assign := func(r *run, v any) { r.scope.vars[label] = v }
 		if p.has(".") {
 			attr := p.name()
-			assign = func(r *run, v any) {
-				ns, ok := r.variable(label).(*namespace)
-				check(ok, "TemplateRuntimeError: cannot assign attribute on non-namespace object")
-				ns.put(r, attr, v)
-			}
+			assign = func(r *run, v any) { as[*namespace](r.variable(label)).put(r, attr, v) }
 		}
 		parts = append(parts, assign)
 	}
@@ -231,5 +227,5 @@ func (p *parser) macro(label string, s signature, closing string) func(*run) *fu
 		r.scope.vars["caller"], r.caller = r.caller, noCaller
 		return r.capture(func() { body(r) })
 	}
-	return func(r *run) *function { return &function{s, label, nil, r.scope, do} }
+	return func(r *run) *function { return &function{s, "Macro '" + label + "'", nil, r.scope, do} }
 }

@@ -205,22 +205,10 @@ func mustExist(values ...any) {
 	}
 }
 
-// text is a value that must be one.
-func text(v any) string {
-	s, ok := v.(string)
-	check(ok, "TypeError: expected str, not %s", typeName(v))
-	return s
-}
-
-func mapping(v any) *dict {
-	d, ok := v.(*dict)
-	check(ok, "TypeError: expected a mapping, not %s", typeName(v))
-	return d
-}
-
-func callable(v any) *function {
+// as is a value that must have a type.
+func as[T string | *dict | *namespace | *function](v any) T {
 	mustExist(v)
-	f, ok := v.(*function)
-	check(ok, "TypeError: '%s' object is not callable", typeName(v))
-	return f
+	t, ok := v.(T)
+	check(ok, "TypeError: '%s' object is no '%s'", typeName(v), typeName(t))
+	return t
 }

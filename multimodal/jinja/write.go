@@ -124,10 +124,10 @@ func (w *writer) scalar(v any) string {
 		return cmp.Or(names[s], s)
 	}
 	check(!w.json, notJSON, typeName(v))
-	if f, ok := v.(*function); ok && f.around != nil {
-		return "<Macro '" + f.label + "'>"
-	} else if ok && f.self != nil {
+	if f, ok := v.(*function); ok && f.self != nil {
 		return "<built-in method " + f.label + " of " + typeName(f.self[0]) + " object at 0x0>"
+	} else if ok {
+		return "<" + f.label + ">"
 	}
 	return typeName(v)
 }
