@@ -33,23 +33,21 @@ var inJinja string
 
 var builtins = sync.OnceValue(func() library {
 	l := library{}
-	for kind, natives := range map[string]map[string]native{"filter": filters, "test": tests, "global": globals,
-		"str": textMethods, "dict": dictMethods, "list": listMethods, "tuple": listMethods} {
-		l[kind] = map[string]*function{}
+	for _, natives := range []map[string]native{filters, tests, methods, globals} {
 		for definition, do := range natives {
-			l.define(kind, definition, do)
+			l.define(definition, do)
 		}
 	}
-	for line := range strings.Lines(inJinja) {
-		kind, definition, _ := strings.Cut(line, " ")
-		l.define(kind, definition, nil)
+	for definition := range strings.Lines(inJinja) {
+		l.define(definition, nil)
 	}
 	return l
 })
 
-// define adds a built-in, given as its names with "|" between them, its signature and, where there is no do, its value.
-func (l library) define(kind, definition string, do native) {
-	names, rest, _ := strings.Cut(definition, "(")
+// define adds a built-in: kinds and names, each with "|" between them, its signature and, where there is no do, its value.
+func (l library) define(definition string, do native) {
+	label, rest, _ := strings.Cut(definition, "(")
+	kinds, names, _ := strings.Cut(label, " ")
 	p := &parser{library: l, position: position{source: "{{(" + rest + "}}", maxDepth: maxNesting}}
 	p.lex()
 	p.take()
@@ -58,8 +56,13 @@ func (l library) define(kind, definition string, do native) {
 		value := p.expression()
 		f.around, f.do = &scope{}, func(r *run, _ []any) any { return value(r) }
 	}
-	for _, label := range strings.Split(names, "|") {
-		l[kind][label] = f
+	for _, kind := range strings.Split(kinds, "|") {
+		if l[kind] == nil {
+			l[kind] = map[string]*function{}
+		}
+		for _, name := range strings.Split(names, "|") {
+			l[kind][name] = f
+		}
 	}
 }
 
@@ -199,14 +202,12 @@ func (r *run) slice(v, from, to, by any) any {
 
 // join writes items one behind the other.
 func (r *run) join(items []any, sep string) string {
-	return r.capture(func() {
-		for i, e := range items {
-			if i > 0 {
-				r.put(sep)
-			}
-			r.put(r.str(e))
-		}
-	})
+	parts := make([]string, len(items))
+	for i, e := range items {
+		parts[i] = r.str(e)
+		r.spend(len(parts[i]) + len(sep))
+	}
+	return strings.Join(parts, sep)
 }
 
 var loopAttributes = map[string]func(*loop) any{

@@ -10,7 +10,7 @@ import (
 )
 
 var filters = map[string]native{
-	"batch(items, linecount)": func(r *run, a []any) any {
+	"filter batch(items, linecount)": func(r *run, a []any) any {
 		batches := []any{}
 		n := small(a[1])
 		check(n > 0, "ValueError: batch of %d", n)
@@ -19,20 +19,22 @@ var filters = map[string]native{
 		}
 		return generator(batches)
 	},
-	"capitalize(s)": onText(capital),
-	"count|length(items)": func(r *run, a []any) any {
+	"filter capitalize(s)": onText(capital),
+	"filter count|length(items)": func(r *run, a []any) any {
 		check(typeName(a[0]) != "generator", "TypeError: object of type 'generator' has no len()")
 		if s, ok := a[0].(string); ok {
 			return utf8.RuneCountInString(s)
 		}
 		return len(r.iterate(a[0]))
 	},
-	"e|escape(s)": onText(escapes.Replace),
-	"float(v, default=0.0)": func(_ *run, a []any) any {
-		f, ok := readFloat(a[0])
-		return either(ok, f, a[1])
+	"filter e|escape(s)": onText(escapes.Replace),
+	"filter float(v, default=0.0)": func(_ *run, a []any) any {
+		if f, ok := readFloat(a[0]); ok {
+			return f
+		}
+		return a[1]
 	},
-	"indent(s, width=4, first=false, blank=false)": func(r *run, a []any) any {
+	"filter indent(s, width=4, first=false, blank=false)": func(r *run, a []any) any {
 		return r.capture(func() {
 			for i, line := range lineEnd.Split(r.str(a[0]), -1) {
 				if i > 0 {
@@ -45,7 +47,7 @@ var filters = map[string]native{
 			}
 		})
 	},
-	"int(v, default=0)": func(_ *run, a []any) any {
+	"filter int(v, default=0)": func(_ *run, a []any) any {
 		if i, ok := asInt(a[0]); ok {
 			return i
 		} else if f, ok := readFloat(a[0]); ok && finite(f) {
@@ -53,20 +55,20 @@ var filters = map[string]native{
 		}
 		return a[1]
 	},
-	"items(dict)":          func(_ *run, a []any) any { return generator(as[*dict](a[0]).items(as[*dict](a[0]).keys)) },
-	"join(items, d='')":    func(r *run, a []any) any { return r.join(r.iterate(a[0]), r.str(a[1])) },
-	"list(items)":          func(r *run, a []any) any { return list(slices.Clone(r.iterate(a[0]))) },
-	"lower(s)":             onText(strings.ToLower),
-	"map(items, *)":        mapped,
-	"reject(items, *)":     choose(false, false),
-	"rejectattr(items, *)": choose(true, false),
-	"pprint(v)": func(r *run, a []any) any {
+	"filter items(dict)":          func(_ *run, a []any) any { return generator(as[*dict](a[0]).items()) },
+	"filter join(items, d='')":    func(r *run, a []any) any { return r.join(r.iterate(a[0]), r.str(a[1])) },
+	"filter list(items)":          func(r *run, a []any) any { return list(slices.Clone(r.iterate(a[0]))) },
+	"filter lower(s)":             onText(strings.ToLower),
+	"filter map(items, *)":        mapped,
+	"filter reject(items, *)":     choose(false, false),
+	"filter rejectattr(items, *)": choose(true, false),
+	"filter pprint(v)": func(r *run, a []any) any {
 		s := r.write(writer{comma: ", ", colon: ": ", sort: true}, a[0])
 		check(utf8.RuneCountInString(s) <= 80, "pprint of more than one line is not supported")
 		return s
 	},
-	"replace(s, old, new, count=none)": replace,
-	"reverse(items)": func(r *run, a []any) any {
+	"filter replace(s, old, new, count=-1)": replace,
+	"filter reverse(items)": func(r *run, a []any) any {
 		items := slices.Clone(r.iterate(a[0]))
 		slices.Reverse(items)
 		if typeName(a[0]) == "str" {
@@ -75,27 +77,28 @@ var filters = map[string]native{
 		return generator(items)
 	},
 	// Halves go to the even digit, and a whole number stays one.
-	"round(n, precision=0)": func(_ *run, a []any) any {
-		f, isNumber := asFloat(a[0])
-		_, whole := asInt(a[0])
+	"filter round(n, precision=0)": func(_ *run, a []any) any {
 		precision := small(a[1])
-		check(isNumber && precision >= 0 && precision <= 300, "TypeError: cannot round in this way")
-		f, _ = strconv.ParseFloat(strconv.FormatFloat(f, 'f', precision, 64), 64)
-		return either(whole, a[0], f)
+		check(precision >= 0 && precision <= 300, "ValueError: cannot round to %d digits", precision)
+		if f, ok := a[0].(float64); ok {
+			f, _ = strconv.ParseFloat(strconv.FormatFloat(f, 'f', precision, 64), 64)
+			return f
+		}
+		return small(a[0])
 	},
-	"select(items, *)":     choose(false, true),
-	"selectattr(items, *)": choose(true, true),
-	"sort(items, reverse=false, case_sensitive=false, attribute=none)": func(r *run, a []any) any {
+	"filter select(items, *)":     choose(false, true),
+	"filter selectattr(items, *)": choose(true, true),
+	"filter sort(items, reverse=false, case_sensitive=false, attribute=none)": func(r *run, a []any) any {
 		return list(r.sorted(r.iterate(a[0]), r.getter(a[3]), !truth(a[2]), truth(a[1])))
 	},
-	"sum(items, start=0)": func(r *run, a []any) any {
+	"filter sum(items, start=0)": func(r *run, a []any) any {
 		for _, e := range r.iterate(a[0]) {
 			a[1] = r.operate("+", a[1], e)
 		}
 		return a[1]
 	},
-	"title(s)": onText(func(s string) string { return titleWord.ReplaceAllStringFunc(s, capital) }),
-	"tojson(v, ensure_ascii=false, indent=none, separators=none, sort_keys=false)": func(r *run, a []any) any {
+	"filter title(s)": onText(func(s string) string { return titleWord.ReplaceAllStringFunc(s, capital) }),
+	"filter tojson(v, ensure_ascii=false, indent=none, separators=none, sort_keys=false)": func(r *run, a []any) any {
 		w := writer{json: true, comma: ", ", colon: ": ", ascii: truth(a[1]), sort: truth(a[4])}
 		if a[2] != nil {
 			w.newline, w.indent, w.comma = "\n", r.spaces(a[2]), ","
@@ -107,10 +110,10 @@ var filters = map[string]native{
 		}
 		return r.write(w, a[0])
 	},
-	"trim(s, chars=none)": trim(strings.TrimFunc),
-	"upper(s)":            onText(strings.ToUpper),
-	"wordcount(s)":        onText(func(s string) int { return len(words.FindAllStringIndex(s, -1)) }),
-	"xmlattr(dict)": func(r *run, a []any) any {
+	"filter trim(s, chars=none)": trim(strings.TrimFunc),
+	"filter upper(s)":            onText(strings.ToUpper),
+	"filter wordcount(s)":        onText(func(s string) int { return len(words.FindAllStringIndex(s, -1)) }),
+	"filter xmlattr(dict)": func(r *run, a []any) any {
 		return r.capture(func() {
 			for _, k := range as[*dict](a[0]).keys {
 				label, v := r.str(k), as[*dict](a[0]).values[k]
@@ -139,12 +142,12 @@ func (r *run) getter(path any) func(any) any {
 	}
 	keys := strings.Split(r.str(path), ".")
 	return func(v any) any {
-		for _, key := range keys {
-			if i, err := strconv.Atoi(key); err == nil {
-				v = r.member(v, i, item, attribute)
-			} else {
-				v = r.member(v, key, item, attribute)
+		for _, part := range keys {
+			key := any(part)
+			if i, err := strconv.Atoi(part); err == nil {
+				key = i
 			}
+			v = r.member(v, key, item, attribute)
 		}
 		return v
 	}
@@ -227,20 +230,20 @@ func (r *run) spaces(width any) string {
 var sequences = []string{"str", "list", "tuple", "dict", "range", "Undefined"}
 
 var tests = map[string]native{
-	"boolean(v)":       isOf("bool"),
-	"callable(v)":      isOf("function"),
-	"false(v)":         func(_ *run, a []any) any { return a[0] == false },
-	"float(v)":         isOf("float"),
-	"integer(v)":       isOf("int"),
-	"iterable(v)":      isOf(append(sequences, "generator", "dict_keys", "dict_values", "dict_items")...),
-	"mapping(v)":       isOf("dict"),
-	"none(v)":          isOf("NoneType"),
-	"number(v)":        isOf("int", "float", "bool"),
-	"sameas(v, other)": func(r *run, a []any) any { return typeName(a[0]) == typeName(a[1]) && r.equal(a[0], a[1]) },
-	"sequence(v)":      isOf(sequences...),
-	"string(v)":        isOf("str"),
-	"true(v)":          func(_ *run, a []any) any { return a[0] == true },
-	"undefined(v)":     isOf("Undefined"),
+	"test boolean(v)":       isOf("bool"),
+	"test callable(v)":      isOf("function"),
+	"test false(v)":         func(_ *run, a []any) any { return a[0] == false },
+	"test float(v)":         isOf("float"),
+	"test integer(v)":       isOf("int"),
+	"test iterable(v)":      isOf(append(sequences, "generator", "dict_keys", "dict_values", "dict_items")...),
+	"test mapping(v)":       isOf("dict"),
+	"test none(v)":          isOf("NoneType"),
+	"test number(v)":        isOf("int", "float", "bool"),
+	"test sameas(v, other)": func(r *run, a []any) any { return typeName(a[0]) == typeName(a[1]) && r.equal(a[0], a[1]) },
+	"test sequence(v)":      isOf(sequences...),
+	"test string(v)":        isOf("str"),
+	"test true(v)":          func(_ *run, a []any) any { return a[0] == true },
+	"test undefined(v)":     isOf("Undefined"),
 }
 
 func isOf(types ...string) native {

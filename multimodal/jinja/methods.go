@@ -5,69 +5,59 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 )
 
 // Methods never change a value.
-var dictMethods = map[string]native{
-	"items(dict)": func(_ *run, a []any) any {
-		return &seq{kind: "dict_items", items: as[*dict](a[0]).items(as[*dict](a[0]).keys)}
-	},
-	"keys(dict)": func(_ *run, a []any) any { return &seq{kind: "dict_keys", items: as[*dict](a[0]).keys} },
-	"values(dict)": func(_ *run, a []any) any {
+var methods = map[string]native{
+	"dict items(dict)": func(_ *run, a []any) any { return &seq{kind: "dict_items", items: as[*dict](a[0]).items()} },
+	"dict keys(dict)":  func(_ *run, a []any) any { return &seq{kind: "dict_keys", items: as[*dict](a[0]).keys} },
+	"dict values(dict)": func(_ *run, a []any) any {
 		values := []any{}
 		for _, k := range as[*dict](a[0]).keys {
 			values = append(values, as[*dict](a[0]).values[k])
 		}
 		return &seq{kind: "dict_values", items: values}
-	},
-}
-
-var listMethods = map[string]native{
-	"index(list, value)": func(r *run, a []any) any {
+	}, "list|tuple index(list, value)": func(r *run, a []any) any {
 		i := slices.IndexFunc(r.iterate(a[0]), func(e any) bool { return r.equal(e, a[1]) })
 		check(i >= 0, "ValueError: the value is not in the list")
 		return i
 	},
-}
-
-var textMethods = map[string]native{
-	"capitalize(s)":       onText(capital),
-	"count(s, sub)":       onTexts(strings.Count),
-	"encode(s, *)":        func(*run, []any) any { return fail("str.encode is not supported") },
-	"endswith(s, suffix)": edge(strings.HasSuffix),
-	"find(s, sub)":        find(strings.Index),
-	"format(s, *)":        func(r *run, a []any) any { return r.format(as[string](a[0]), r.iterate(a[1]), as[*dict](a[2])) },
-	"isalpha(s)":          every(unicode.IsLetter),
-	"isdigit(s)":          every(unicode.IsDigit),
-	"isspace(s)":          every(isSpace),
-	"join(s, iterable)": func(r *run, a []any) any {
+	"str capitalize(s)":       onText(capital),
+	"str count(s, sub)":       onTexts(strings.Count),
+	"str encode(s, *)":        func(*run, []any) any { return fail("str.encode is not supported") },
+	"str endswith(s, suffix)": edge(strings.HasSuffix),
+	"str find(s, sub)":        find(strings.Index),
+	"str format(s, *)":        func(r *run, a []any) any { return r.format(as[string](a[0]), r.iterate(a[1]), as[*dict](a[2])) },
+	"str isalpha(s)":          every(unicode.IsLetter),
+	"str isdigit(s)":          every(unicode.IsDigit),
+	"str isspace(s)":          every(isSpace),
+	"str join(s, iterable)": func(r *run, a []any) any {
 		items := r.iterate(a[1])
 		for _, e := range items {
 			as[string](e)
 		}
 		return r.join(items, as[string](a[0]))
 	},
-	"lower(s)":                         onText(strings.ToLower),
-	"lstrip(s, chars=none)":            trim(strings.TrimLeftFunc),
-	"removesuffix(s, suffix)":          onTexts(strings.TrimSuffix),
-	"replace(s, old, new, count=none)": replace,
-	"rfind(s, sub)":                    find(strings.LastIndex),
-	"rsplit(s, sep=none, maxsplit=-1)": split(true),
-	"rstrip(s, chars=none)":            trim(strings.TrimRightFunc),
-	"split(s, sep=none, maxsplit=-1)":  split(false),
-	"splitlines(s)": onText(func(s string) *seq {
+	"str lower(s)":                         onText(strings.ToLower),
+	"str lstrip(s, chars=none)":            trim(strings.TrimLeftFunc),
+	"str removesuffix(s, suffix)":          onTexts(strings.TrimSuffix),
+	"str replace(s, old, new, count=-1)":   replace,
+	"str rfind(s, sub)":                    find(strings.LastIndex),
+	"str rsplit(s, sep=none, maxsplit=-1)": split(true),
+	"str rstrip(s, chars=none)":            trim(strings.TrimRightFunc),
+	"str split(s, sep=none, maxsplit=-1)":  split(false),
+	"str splitlines(s)": onText(func(s string) *seq {
 		lines := lineEnd.Split(s, -1)
 		if last := len(lines) - 1; lines[last] == "" {
 			lines = lines[:last]
 		}
 		return list(lines)
 	}),
-	"startswith(s, prefix)": edge(strings.HasPrefix),
-	"strip(s, chars=none)":  trim(strings.TrimFunc),
-	"swapcase(s)": onText(func(s string) string {
+	"str startswith(s, prefix)": edge(strings.HasPrefix),
+	"str strip(s, chars=none)":  trim(strings.TrimFunc),
+	"str swapcase(s)": onText(func(s string) string {
 		return strings.Map(func(c rune) rune {
 			if unicode.IsUpper(c) {
 				return unicode.ToLower(c)
@@ -75,8 +65,8 @@ var textMethods = map[string]native{
 			return unicode.ToUpper(c)
 		}, s)
 	}),
-	"title(s)": onText(func(s string) string { return letters.ReplaceAllStringFunc(s, capital) }),
-	"upper(s)": onText(strings.ToUpper),
+	"str title(s)": onText(func(s string) string { return letters.ReplaceAllStringFunc(s, capital) }),
+	"str upper(s)": onText(strings.ToUpper),
 }
 
 var letters = regexp.MustCompile(`\pL+`)
@@ -121,10 +111,7 @@ func find(index func(s, part string) int) native {
 }
 
 func replace(r *run, a []any) any {
-	s, old, with, times := r.str(a[0]), as[string](a[1]), as[string](a[2]), -1
-	if a[3] != nil {
-		times = small(a[3])
-	}
+	s, old, with, times := r.str(a[0]), as[string](a[1]), as[string](a[2]), small(a[3])
 	r.spend(len(s) + len(with)*int(min(uint(times), uint(strings.Count(s, old)))))
 	return strings.Replace(s, old, with, times)
 }
@@ -161,11 +148,11 @@ func trim(cut func(string, func(rune) bool) string) native {
 }
 
 var globals = map[string]native{
-	"dict(*)":                  func(r *run, a []any) any { return r.dict(a) },
-	"lipsum(*)":                func(*run, []any) any { return fail("lipsum is not supported") },
-	"namespace(*)":             func(r *run, a []any) any { return &namespace{*r.dict(a)} },
-	"raise_exception(message)": func(r *run, a []any) any { return fail("TemplateError: %s", r.str(a[0])) },
-	"range(start, stop=none, step=1)": func(_ *run, a []any) any {
+	"global dict(*)":                  func(r *run, a []any) any { return r.dict(a) },
+	"global lipsum(*)":                func(*run, []any) any { return fail("lipsum is not supported") },
+	"global namespace(*)":             func(r *run, a []any) any { return &namespace{*r.dict(a)} },
+	"global raise_exception(message)": func(r *run, a []any) any { return fail("TemplateError: %s", r.str(a[0])) },
+	"global range(start, stop=none, step=1)": func(_ *run, a []any) any {
 		start, stop, step := 0, small(a[0]), small(a[2])
 		if a[1] != nil {
 			start, stop = stop, small(a[1])
@@ -179,7 +166,13 @@ var globals = map[string]native{
 		repr := fmt.Sprintf("range(%d, %d, %d)", start, stop, step)
 		return &seq{kind: "range", repr: strings.Replace(repr, ", 1)", ")", 1), items: items}
 	},
-	"strftime_now(format)": func(r *run, a []any) any { return strftime(r.now(), as[string](a[0])) },
+	"global strftime_now(format)": func(r *run, a []any) any {
+		return directive.ReplaceAllStringFunc(as[string](a[0]), func(d string) string {
+			layout, ok := layouts[d[1:]]
+			check(ok, "ValueError: strftime directive %s is not supported", d)
+			return r.now().Format(layout)
+		})
+	},
 }
 
 // dict is what Python's dict() makes of a mapping or pairs, and keywords.
@@ -200,11 +193,3 @@ var (
 		"R": "15:04", "-d": "2", "-m": "1", "-I": "3", "%": "%",
 	}
 )
-
-func strftime(t time.Time, format string) string {
-	return directive.ReplaceAllStringFunc(format, func(d string) string {
-		layout, ok := layouts[d[1:]]
-		check(ok, "ValueError: strftime directive %s is not supported", d)
-		return t.Format(layout)
-	})
-}

@@ -53,20 +53,18 @@ func (r *run) operate(op string, a, b any) any {
 		a, b, op = r.str(a), r.str(b), "+"
 	}
 	mustExist(a, b)
-	_, firstInt := asInt(a)
-	_, secondInt := asInt(b)
 	x, isNumber := asFloat(a)
 	if y, ok := asFloat(b); ok && isNumber {
 		z := arithmetic[op](x, y)
 		check(finite(z) || strings.Contains("+-*", op) || !finite(x) || !finite(y), "ZeroDivisionError: %v %s %v is not finite", x, op, y)
-		if firstInt && secondInt && op != "/" && (op != "**" || y >= 0) {
+		if typeName(a) != "float" && typeName(b) != "float" && op != "/" && (op != "**" || y >= 0) {
 			exact(x)
 			exact(y)
 			return exact(z)
 		}
 		return z
 	}
-	if op == "*" && firstInt {
+	if op == "*" && isNumber {
 		a, b = b, a
 	}
 	switch kind := typeName(a); {

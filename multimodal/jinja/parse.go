@@ -49,27 +49,6 @@ func (p *parser) name() string {
 	return t.text
 }
 
-// expression parses a value with inline if.
-func (p *parser) expression() expr {
-	defer p.deeper()()
-	e := p.simple()
-	for p.has("if") {
-		p.deeper()
-		then, cond := e, p.simple()
-		other := constant(undefined("UndefinedError: the inline if-expression evaluated to false and no else section was defined"))
-		if p.has("else") {
-			other = p.expression()
-		}
-		e = func(r *run) any {
-			if truth(cond(r)) {
-				return then(r)
-			}
-			return other(r)
-		}
-	}
-	return e
-}
-
 // sequence parses one value or, with commas, a tuple.
 func (p *parser) sequence(item func() expr) expr {
 	var items []expr
@@ -94,20 +73,23 @@ func eval(r *run, parts []expr) []any {
 	return values
 }
 
-// strength of the binary operators; that of "not" is 3.
+// strength of the binary operators; that of "not" is 4.
 var strength = map[string]int{
-	"or": 1, "and": 2, "==": 4, "!=": 4, "<": 4, "<=": 4, ">": 4, ">=": 4, "in": 4, "not in": 4,
-	"+": 5, "-": 5, "~": 6, "*": 7, "/": 7, "//": 7, "%": 7, "**": 8,
+	"if": 1, "or": 2, "and": 3, "==": 5, "!=": 5, "<": 5, "<=": 5, ">": 5, ">=": 5, "in": 5, "not in": 5,
+	"+": 6, "-": 6, "~": 7, "*": 8, "/": 8, "//": 8, "%": 8, "**": 9,
 }
 
-func (p *parser) simple() expr { return p.binary(1) }
+func (p *parser) expression() expr { return p.binary(1) }
+
+// simple parses an expression without inline if.
+func (p *parser) simple() expr { return p.binary(2) }
 
 // binary parses a value with operators of at least the given strength.
 func (p *parser) binary(least int) expr {
+	defer p.deeper()()
 	var left, last expr // last: the right side of the comparison that left is
-	if least <= 3 && p.has("not") {
-		defer p.deeper()()
-		e := p.binary(3)
+	if least <= 4 && p.has("not") {
+		e := p.binary(4)
 		left = func(r *run) any { return !truth(e(r)) }
 	} else {
 		left = p.unary(true)
@@ -115,26 +97,37 @@ func (p *parser) binary(least int) expr {
 	for {
 		op := p.tokens[0].text
 		level := strength[op]
-		if level < least || !p.is(op) || level == 0 {
+		if level < least || !p.is(op) {
 			return left
 		}
 		p.take()
 		p.deeper() // each operator is one more closure around the last
 		a, middle, b := left, last, p.binary(level+1)
 		switch {
-		case level <= 2:
+		case op == "if":
+			other := constant(undefined("UndefinedError: the inline if-expression evaluated to false and no else section was defined"))
+			if p.has("else") {
+				other = p.expression()
+			}
+			left = func(r *run) any {
+				if truth(b(r)) {
+					return a(r)
+				}
+				return other(r)
+			}
+		case op == "and" || op == "or":
 			left = func(r *run) any {
 				if v := a(r); truth(v) == (op == "or") {
 					return v
 				}
 				return b(r)
 			}
-		case level == 4 && middle != nil: // a < b < c is a < b and b < c
+		case level == 5 && middle != nil: // a < b < c is a < b and b < c
 			left = func(r *run) any { return truth(a(r)) && truth(r.operate(op, middle(r), b(r))) }
 		default:
 			left = func(r *run) any { return r.operate(op, a(r), b(r)) }
 		}
-		if level == 4 {
+		if level == 5 {
 			last = b
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
-	"unicode/utf8"
+	"strings"
 )
 
 // A value is nil, bool, int, float64, string, *loop, *function or one of these.
@@ -61,10 +61,9 @@ func (d *dict) get(k any) (any, bool) {
 	return v, ok
 }
 
-// items are the pairs with these keys.
-func (d *dict) items(keys []any) []any {
-	items := make([]any, len(keys))
-	for i, k := range keys {
+func (d *dict) items() []any {
+	items := make([]any, len(d.keys))
+	for i, k := range d.keys {
 		items[i] = tuple(k, d.values[k])
 	}
 	return items
@@ -73,7 +72,7 @@ func (d *dict) items(keys []any) []any {
 // update adds what Python's dict() takes: a mapping or pairs.
 func (d *dict) update(r *run, v any) {
 	if from, ok := v.(*dict); ok {
-		v = list(from.items(from.keys))
+		v = list(from.items())
 	}
 	for _, pair := range r.iterate(v) {
 		kv := r.iterate(pair)
@@ -164,11 +163,7 @@ func (r *run) iterate(v any) []any {
 	switch v := v.(type) {
 	case string:
 		r.spend(8 * len(v))
-		items := make([]any, 0, utf8.RuneCountInString(v))
-		for _, c := range v {
-			items = append(items, string(c))
-		}
-		return items
+		return list(strings.Split(v, "")).items
 	case *seq:
 		items := v.items
 		if v.kind == "generator" {
@@ -182,14 +177,6 @@ func (r *run) iterate(v any) []any {
 	}
 	fail("TypeError: '%s' object is not iterable", typeName(v))
 	return nil
-}
-
-// either is then or otherwise.
-func either(cond bool, then, otherwise any) any {
-	if cond {
-		return then
-	}
-	return otherwise
 }
 
 func missing(v any) bool {

@@ -45,11 +45,11 @@ func (w *writer) value(v any, newline string) {
 	case string:
 		w.quote(v)
 	case *dict:
-		keys := v.keys
+		items := v.items()
 		if w.sort {
-			keys = w.sorted(keys, itself, false, false)
+			items = w.sorted(items, w.getter("0"), false, false)
 		}
-		w.members("{", v.items(keys), "}", newline, w.pair)
+		w.members("{", items, "}", newline, w.pair)
 	case *seq:
 		switch check(!w.json || v.kind == "list" || v.kind == "tuple", notJSON, v.kind); {
 		case v.repr != "":
@@ -164,6 +164,7 @@ func (w *writer) quote(s string) {
 
 var (
 	percentSpec = regexp.MustCompile(`(?s)%.?`)
+	percentText = strings.NewReplacer("{", "{{", "}", "}}", "%s", "{}", "%d", "{}", "%%", "%")
 	formatField = regexp.MustCompile(`\{\{|\}\}|\{\w*\}|[{}]`)
 )
 
@@ -173,20 +174,15 @@ func (r *run) percent(format string, args any) string {
 	if s, ok := args.(*seq); ok && s.kind == "tuple" {
 		values = s.items
 	}
-	text := percentSpec.ReplaceAllStringFunc(format, func(spec string) string {
-		if spec == "%%" {
-			return "%"
+	for _, spec := range percentSpec.FindAllString(format, -1) {
+		if spec != "%%" {
+			kind := typeName(at(values, used))
+			check(spec == "%s" || spec == "%d" && kind == "int", "ValueError: the format %s is not supported for %s", spec, kind)
+			used++
 		}
-		v := at(values, used)
-		used++
-		check(used <= len(values), "TypeError: not enough arguments for format string")
-		check(spec == "%s" || spec == "%d" && typeName(v) == "int", "ValueError: %s of %s is not supported", spec, typeName(v))
-		s := r.str(v)
-		r.spend(len(s))
-		return s
-	})
-	check(used == len(values), "TypeError: not all arguments converted during string formatting")
-	return text
+	}
+	check(used == len(values), "TypeError: %d arguments for %d fields of a format", len(values), used)
+	return r.format(percentText.Replace(format), values, &dict{})
 }
 
 // format is the method of that name of a text: fields by position or name.
