@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"fmt"
 	"hash/maphash"
+	"sort"
 	"strings"
 	"sync/atomic"
 )
@@ -105,20 +106,20 @@ func (b *bpe) merge(ids []int32, word string) []int32 {
 	}
 	symbols[len(symbols)-1].next = -1
 
-	queue := make(minHeap, 0, cacheWord) // rank << 32 | place of the left symbol
+	queue := minHeap{make([]int, 0, cacheWord)} // rank << 32 | place of the left symbol
 	consider := func(left int32) {
 		if left < 0 || symbols[left].next < 0 {
 			return
 		}
 		if m, ok := b.merges[pair(symbols[left].id, symbols[symbols[left].next].id)]; ok {
-			heap.Push(&queue, uint64(m.rank)<<32|uint64(left))
+			heap.Push(&queue, int(m.rank)<<32|int(left))
 		}
 	}
 	for i := range symbols {
 		consider(int32(i))
 	}
-	for len(queue) > 0 {
-		first := heap.Pop(&queue).(uint64)
+	for queue.Len() > 0 {
+		first := heap.Pop(&queue).(int)
 		left := int32(uint32(first))
 		l := &symbols[left]
 		if l.id == noID || l.next < 0 { // merged away since, or last by now
@@ -126,7 +127,7 @@ func (b *bpe) merge(ids []int32, word string) []int32 {
 		}
 		r := &symbols[l.next]
 		m, ok := b.merges[pair(l.id, r.id)]
-		if !ok || uint64(m.rank) != first>>32 { // another pair stands there by now
+		if !ok || int(m.rank) != first>>32 { // another pair stands there by now
 			continue
 		}
 		l.id, r.id, l.next = m.id, noID, r.next
@@ -143,16 +144,13 @@ func (b *bpe) merge(ids []int32, word string) []int32 {
 }
 
 // minHeap is a heap of numbers for container/heap, smallest first.
-type minHeap []uint64
+type minHeap struct{ sort.IntSlice }
 
-func (h minHeap) Len() int           { return len(h) }
-func (h minHeap) Less(i, j int) bool { return h[i] < h[j] }
-func (h minHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *minHeap) Push(x any)        { *h = append(*h, x.(uint64)) }
+func (h *minHeap) Push(x any) { h.IntSlice = append(h.IntSlice, x.(int)) }
 
 func (h *minHeap) Pop() any {
-	last := len(*h) - 1
-	x := (*h)[last]
-	*h = (*h)[:last]
+	last := h.Len() - 1
+	x := h.IntSlice[last]
+	h.IntSlice = h.IntSlice[:last]
 	return x
 }

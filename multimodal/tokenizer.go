@@ -108,12 +108,7 @@ func (t *Tokenizer) ID(token string) (int32, bool) {
 }
 
 // Token is the name of an id in the vocabulary, "" for an id that has none.
-func (t *Tokenizer) Token(id int32) string {
-	if id < 0 || int(id) >= len(t.names) {
-		return ""
-	}
-	return t.names[id]
-}
+func (t *Tokenizer) Token(id int32) string { return entry(t.names, id) }
 
 // Special reports whether id is a special token: control, not text.
 func (t *Tokenizer) Special(id int32) bool { return t.special[id] }
@@ -136,11 +131,13 @@ func (t *Tokenizer) Decode(ids []int32) string {
 }
 
 // bytes are what id stands for: not always whole characters, none for an id out of the vocabulary.
-func (t *Tokenizer) bytes(id int32) string {
-	if id < 0 || int(id) >= len(t.text) {
+func (t *Tokenizer) bytes(id int32) string { return entry(t.text, id) }
+
+func entry(table []string, id int32) string {
+	if id < 0 || int(id) >= len(table) {
 		return ""
 	}
-	return t.text[id]
+	return table[id]
 }
 
 const (
@@ -169,30 +166,20 @@ func (t *Tokenizer) add(token string, id int32) error {
 
 // The byte-level alphabet of GPT-2 writes every byte as a printable character: those that print as themselves, the
 // others, in order, as U+0100 and up.
-var (
-	byteRunes = makeByteRunes()
-	runeBytes = invert(byteRunes)
-)
+var byteRunes, runeBytes = alphabet()
 
-func makeByteRunes() (runes [256]rune) {
+func alphabet() (runes [256]rune, bytes map[rune]byte) {
+	bytes = map[rune]byte{}
 	next := rune(0x100)
 	for b := range runes {
-		if b >= '!' && b <= '~' || b >= 0xA1 && b <= 0xAC || b >= 0xAE {
-			runes[b] = rune(b)
-		} else {
-			runes[b] = next
+		r := rune(b)
+		if r < '!' || r > '~' && r < 0xA1 || r == 0xAD {
+			r = next
 			next++
 		}
+		runes[b], bytes[r] = r, byte(b)
 	}
-	return runes
-}
-
-func invert(runes [256]rune) map[rune]byte {
-	bytes := make(map[rune]byte, len(runes))
-	for b, r := range runes {
-		bytes[r] = byte(b)
-	}
-	return bytes
+	return runes, bytes
 }
 
 // alphabetOf writes bytes in the byte-level alphabet.

@@ -4,27 +4,58 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 )
 
-// LoadTokenizer reads a tokenizer.json with a byte-level BPE model, and the end and beginning tokens from
+// LoadTokenizer reads a folder's tokenizer.json with a byte-level BPE model, and the end and beginning tokens from
 // tokenizer_config.json and generation_config.json (or config.json) beside it, where they are. The post-processor is not applied.
-func LoadTokenizer(path string) (*Tokenizer, error) {
+func LoadTokenizer(dir string) (*Tokenizer, error) {
+	tok, _, err := folder(dir).tokenizer()
+	return tok, err
+}
+
+func (s source) tokenizer() (*Tokenizer, tokenizerConfig, error) {
 	var file tokenizerFile
+	var config tokenizerConfig
+	var generation, model endIDs
 	var d definition
-	err := readJSON(path, &file)
+	err := errors.Join(s.read("tokenizer.json", &file), optional(s.read("tokenizer_config.json", &config)),
+		optional(s.read("generation_config.json", &generation)), optional(s.read("config.json", &model)))
 	if err == nil {
 		d, err = file.definition()
 	}
-	if err == nil {
-		err = d.readEnds(filepath.Dir(path))
+	for _, name := range []tokenName{config.EOS, config.BOS} {
+		if _, ok := d.find(name); err == nil && name != "" && !ok {
+			err = fmt.Errorf("tokenizer_config.json names the token %q, which tokenizer.json does not have", name)
+		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
+		return nil, config, fmt.Errorf("tokenizer: %w", err)
 	}
-	return newTokenizer(d)
+	if generation.EOS == nil {
+		generation = model
+	}
+	d.bos, _ = d.find(config.BOS)
+	if id, ok := d.find(config.EOS); ok {
+		d.eos = append(d.eos, id)
+	}
+	d.eos = append(d.eos, generation.EOS...)
+	tok, err := newTokenizer(d)
+	return tok, config, err
+}
+
+// find gives the id of a token; noID where there is none.
+func (d *definition) find(token tokenName) (int32, bool) {
+	for _, a := range d.added {
+		if a.Content == string(token) {
+			return a.ID, true
+		}
+	}
+	if id, ok := d.vocab[string(token)]; ok {
+		return id, true
+	}
+	return noID, false
 }
 
 type tokenizerFile struct {

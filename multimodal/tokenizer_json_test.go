@@ -37,7 +37,7 @@ func load(t testing.TB, files map[string]string) (*Tokenizer, error) {
 			t.Fatal(err)
 		}
 	}
-	return LoadTokenizer(filepath.Join(dir, "tokenizer.json"))
+	return LoadTokenizer(dir)
 }
 
 func TestTokenizerJSONEncodesAsItsComponentsSay(t *testing.T) {
