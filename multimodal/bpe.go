@@ -35,37 +35,37 @@ type cachedWord struct {
 
 func pair(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }
 
-func newBPE(d definition) (*bpe, error) {
-	b := &bpe{merges: make(map[uint64]merge, len(d.merges)), unknown: noID, seed: maphash.MakeSeed()}
+func newBPE(m bpeModel) (*bpe, error) {
+	b := &bpe{merges: make(map[uint64]merge, len(m.Merges)), unknown: noID, seed: maphash.MakeSeed()}
 	b.cache = make([]atomic.Pointer[cachedWord], cacheSlots)
-	if d.unknown != "" {
-		id, ok := d.vocab[d.unknown]
+	if m.Unknown != "" {
+		id, ok := m.Vocab[m.Unknown]
 		if !ok {
-			return nil, fmt.Errorf("tokenizer: the unknown token %q is not in the vocabulary", d.unknown)
+			return nil, fmt.Errorf("the unknown token %q is not in the vocabulary", m.Unknown)
 		}
 		b.unknown = id
 	}
 	for i, r := range byteRunes {
-		id, ok := d.vocab[string(r)]
+		id, ok := m.Vocab[string(r)]
 		if !ok {
 			id = b.unknown
 		}
 		b.bytes[i] = id
 	}
-	for rank, m := range d.merges {
-		if len(m) != 2 {
-			return nil, fmt.Errorf("tokenizer: merge %d has the tokens %q, want two", rank, []string(m))
+	for rank, tokens := range m.Merges {
+		if len(tokens) != 2 {
+			return nil, fmt.Errorf("merge %d has the tokens %q, want two", rank, []string(tokens))
 		}
-		left, ok1 := d.vocab[m[0]]
-		right, ok2 := d.vocab[m[1]]
-		id, ok3 := d.vocab[m[0]+m[1]]
+		left, ok1 := m.Vocab[tokens[0]]
+		right, ok2 := m.Vocab[tokens[1]]
+		id, ok3 := m.Vocab[tokens[0]+tokens[1]]
 		if !ok1 || !ok2 || !ok3 {
-			return nil, fmt.Errorf("tokenizer: merge %d joins %q and %q: one of them or their union is no token", rank, m[0], m[1])
+			return nil, fmt.Errorf("merge %d joins %q and %q: one of them or their union is no token", rank, tokens[0], tokens[1])
 		}
 		b.merges[pair(left, right)] = merge{int32(rank), id}
 	}
-	if d.ignoreMerges {
-		b.words = d.vocab
+	if m.IgnoreMerges {
+		b.words = m.Vocab
 	}
 	return b, nil
 }

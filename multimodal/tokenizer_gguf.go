@@ -28,17 +28,8 @@ var preTokenizers = map[string]struct {
 	"qwen2":     {`{"type": "NFC"}`, fmt.Sprintf(isolated, qwen2Pattern) + plainLevel, false},
 }
 
-// FromGGUF makes the tokenizer that a GGUF file's metadata describes, given as package gguf reads it: integers are
-// int64. Model gpt2, byte-level BPE, is supported. The file's unknown token is ignored: the models' own tokenizers have none.
-func FromGGUF(meta map[string]any) (*Tokenizer, error) {
-	s, err := ggufSource(meta)
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
-	}
-	tok, _, err := s.tokenizer()
-	return tok, err
-}
-
+// ggufSource makes the files from a GGUF file's metadata, given as package gguf reads it: integers are int64. Model gpt2,
+// byte-level BPE, is supported. The file's unknown token is ignored: the models' own tokenizers have none.
 func ggufSource(meta map[string]any) (source, error) {
 	type object = map[string]any
 	var err error

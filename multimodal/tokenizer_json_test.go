@@ -37,7 +37,7 @@ func load(t testing.TB, files map[string]string) (*Tokenizer, error) {
 			t.Fatal(err)
 		}
 	}
-	return LoadTokenizer(dir)
+	return OpenTokenizer(dir)
 }
 
 func TestTokenizerJSONEncodesAsItsComponentsSay(t *testing.T) {
@@ -162,6 +162,15 @@ func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 	}
 }
 
+func ggufTokenizer(meta map[string]any) (*Tokenizer, error) {
+	s, err := ggufSource(meta)
+	if err != nil {
+		return nil, err
+	}
+	tok, _, err := s.tokenizer()
+	return tok, err
+}
+
 func TestDamagedGGUFMetadataIsAnErrorThatNamesTheKey(t *testing.T) {
 	good := func() map[string]any {
 		return map[string]any{
@@ -169,7 +178,7 @@ func TestDamagedGGUFMetadataIsAnErrorThatNamesTheKey(t *testing.T) {
 			"tokenizer.ggml.token_type": []int64{1, 1, 1, 3}, "tokenizer.ggml.merges": []string{"a b"}, "tokenizer.ggml.eos_token_id": int64(3),
 		}
 	}
-	tok, err := FromGGUF(good())
+	tok, err := ggufTokenizer(good())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +193,7 @@ func TestDamagedGGUFMetadataIsAnErrorThatNamesTheKey(t *testing.T) {
 	for key, value := range bad {
 		meta := good()
 		meta[key] = value
-		if _, err := FromGGUF(meta); err == nil || !strings.Contains(err.Error(), key) {
+		if _, err := ggufTokenizer(meta); err == nil || !strings.Contains(err.Error(), key) {
 			t.Errorf("%s = %v: %v", key, value, err)
 		}
 	}
@@ -193,7 +202,7 @@ func TestDamagedGGUFMetadataIsAnErrorThatNamesTheKey(t *testing.T) {
 	} {
 		meta := good()
 		meta[key] = value
-		if _, err := FromGGUF(meta); err == nil {
+		if _, err := ggufTokenizer(meta); err == nil {
 			t.Errorf("%s = %v: no error", key, value)
 		}
 	}
@@ -207,11 +216,7 @@ func FuzzTokenizerJSON(f *testing.F) {
 		if json.Unmarshal([]byte(text), &parsed) != nil {
 			return
 		}
-		d, err := parsed.definition()
-		if err != nil {
-			return
-		}
-		if tok, err := newTokenizer(d); err == nil {
+		if tok, err := parsed.tokenizer(); err == nil {
 			tok.Decode(tok.Encode(input))
 		}
 	})
