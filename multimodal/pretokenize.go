@@ -21,36 +21,30 @@ type addedToken struct {
 	SingleWord bool   `json:"single_word"` // not inside a word; not supported
 }
 
-// addedTokens finds added tokens: leftmost first, the longest of those that start at one place.
-type addedTokens struct {
-	tokens  map[string]addedToken
-	lengths [256][]int // by first byte: the lengths of the tokens that start with it, longest first
-}
+// addedTokens finds added tokens: leftmost first, the longest of those that start at one place. They lie by their first byte,
+// the longest first.
+type addedTokens [256][]addedToken
 
 func (a *addedTokens) add(t addedToken) {
 	if t.Content == "" {
 		return
 	}
-	if a.tokens == nil {
-		a.tokens = map[string]addedToken{}
-	}
-	a.tokens[t.Content] = t
-	l := &a.lengths[t.Content[0]]
-	if !slices.Contains(*l, len(t.Content)) {
-		*l = append(*l, len(t.Content))
-		slices.SortFunc(*l, func(x, y int) int { return y - x })
-	}
+	list := &a[t.Content[0]]
+	at, _ := slices.BinarySearchFunc(*list, len(t.Content), func(x addedToken, n int) int { return n - len(x.Content) })
+	*list = slices.Insert(*list, at, t)
 }
 
 // cut calls token for each added token of text and part for each stretch, never empty, between them, in order.
 func (a *addedTokens) cut(text string, token func(int32), part func(string)) {
 	start := 0
 	for i := 0; i < len(text); {
-		t, ok := a.at(text[i:])
-		if !ok {
+		list := a[text[i]]
+		found := slices.IndexFunc(list, func(t addedToken) bool { return strings.HasPrefix(text[i:], t.Content) })
+		if found < 0 {
 			i++
 			continue
 		}
+		t := list[found]
 		before, end := text[start:i], i+len(t.Content)
 		if t.LStrip {
 			before = strings.TrimRightFunc(before, isSpace)
@@ -67,17 +61,6 @@ func (a *addedTokens) cut(text string, token func(int32), part func(string)) {
 	if start < len(text) {
 		part(text[start:])
 	}
-}
-
-func (a *addedTokens) at(text string) (addedToken, bool) {
-	for _, n := range a.lengths[text[0]] {
-		if n <= len(text) {
-			if t, ok := a.tokens[text[:n]]; ok {
-				return t, true
-			}
-		}
-	}
-	return addedToken{}, false
 }
 
 // splitter cuts text into pieces, none empty, that make up text again. It must be safe for concurrent use.

@@ -92,19 +92,18 @@ func (m *mergePair) UnmarshalJSON(raw []byte) error {
 }
 
 func (m *bpeModel) check() error {
-	switch {
-	case m.Type != "BPE" && m.Type != "":
-		return fmt.Errorf("model %q is not supported: want BPE", m.Type)
-	case len(m.Vocab) == 0:
-		return errors.New("the model has no vocabulary")
-	case m.Dropout != nil && *m.Dropout != 0:
-		return errors.New("the model's dropout is not supported")
-	case m.Prefix != "" || m.Suffix != "":
-		return errors.New("continuing_subword_prefix and end_of_word_suffix are not supported")
-	case m.ByteFallback:
-		return errors.New("byte_fallback is not supported: want a byte-level model")
-	case m.FuseUnknown && m.Unknown != "":
-		return errors.New("fuse_unk is not supported")
+	for part, unsupported := range map[string]bool{
+		fmt.Sprintf("model %q", m.Type):  m.Type != "BPE" && m.Type != "",
+		"a model without vocabulary":     len(m.Vocab) == 0,
+		"dropout":                        m.Dropout != nil && *m.Dropout != 0,
+		"continuing_subword_prefix":      m.Prefix != "",
+		"end_of_word_suffix":             m.Suffix != "",
+		"byte_fallback":                  m.ByteFallback,
+		"fuse_unk with an unknown token": m.FuseUnknown && m.Unknown != "",
+	} {
+		if unsupported {
+			return fmt.Errorf("%s is not supported: want a byte-level BPE model", part)
+		}
 	}
 	return nil
 }

@@ -139,7 +139,7 @@ func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 		`token "a" has two ids`:          file("", "", `{"id":20,"content":"a"}`, ""),
 		"has the id 2000000000":          file("", "", `{"id":2000000000,"content":"x"}`, ""),
 		"has the id -1":                  file("", "", `{"id":-1,"content":"x"}`, ""),
-		"no vocabulary":                  `{"model":{"type":"BPE"}}`,
+		"without vocabulary":             `{"model":{"type":"BPE"}}`,
 		"0 decoders":                     strings.Replace(file("", "", "", ""), `{"type":"ByteLevel"},"model"`, `null,"model"`, 1),
 		"unexpected end of JSON":         file("", "", "", "")[:100],
 		"exceeded max depth":             `{"normalizer":` + strings.Repeat(`{"type":"Sequence","normalizers":[`, 1_000_000),
@@ -159,6 +159,26 @@ func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 	_, err := load(t, map[string]string{"tokenizer.json": file("", "", "", ""), "tokenizer_config.json": `{"eos_token":"<none>"}`})
 	if err == nil || !strings.Contains(err.Error(), `"<none>"`) {
 		t.Error("an end token that is no token:", err)
+	}
+}
+
+func TestFilesBeyondTheLimitAreNotRead(t *testing.T) {
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json"} {
+		dir := t.TempDir()
+		err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte(file("", "", "", "")), 0o600)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), nil, 0o600)
+		}
+		if err == nil {
+			err = os.Truncate(filepath.Join(dir, name), maxFile+1) // takes no room
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = OpenTokenizer(dir)
+		if want := name + " has 268435457 bytes; at most 268435456 are read"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
 	}
 }
 
