@@ -1,14 +1,12 @@
 package multimodal
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/molt-go/molt/torch/model/gguf"
 )
@@ -102,29 +100,21 @@ type tokenizerConfig struct {
 type tokenName string
 
 func (n *tokenName) UnmarshalJSON(raw []byte) error {
-	if bytes.HasPrefix(raw, []byte("{")) {
-		var token addedToken
-		err := json.Unmarshal(raw, &token)
-		*n = tokenName(token.Content)
-		return err
-	}
-	return json.Unmarshal(raw, (*string)(n))
+	return eitherForm(raw, (*string)(n), func(t addedToken) string { return t.Content })
 }
 
 // chatTemplate is written as the template or as a list of named ones; the one for chats is "default".
 type chatTemplate string
 
 func (t *chatTemplate) UnmarshalJSON(raw []byte) error {
-	var named []struct{ Name, Template string }
-	if json.Unmarshal(raw, &named) != nil {
-		return json.Unmarshal(raw, (*string)(t))
-	}
-	for _, n := range named {
-		if n.Name == "default" {
-			*t = chatTemplate(n.Template)
+	return eitherForm(raw, (*string)(t), func(named []struct{ Name, Template string }) (text string) {
+		for _, n := range named {
+			if n.Name == "default" {
+				text = n.Template
+			}
 		}
-	}
-	return nil
+		return text
+	})
 }
 
 // endIDs are what counts of generation_config.json and config.json.
@@ -132,12 +122,20 @@ type endIDs struct {
 	EOS idList `json:"eos_token_id"`
 }
 
-// idList is written as one id or as a list.
+// idList is written as a list or as one id.
 type idList []int32
 
 func (l *idList) UnmarshalJSON(raw []byte) error {
-	if !bytes.HasPrefix(raw, []byte("[")) && string(raw) != "null" {
-		raw = slices.Concat([]byte("["), raw, []byte("]"))
+	return eitherForm(raw, (*[]int32)(l), func(id int32) []int32 { return []int32{id} })
+}
+
+// eitherForm reads what is written as an A or as a B.
+func eitherForm[A, B any](raw []byte, into *A, convert func(B) A) error {
+	if json.Unmarshal(raw, into) == nil {
+		return nil
 	}
-	return json.Unmarshal(raw, (*[]int32)(l))
+	var other B
+	err := json.Unmarshal(raw, &other)
+	*into = convert(other)
+	return err
 }
