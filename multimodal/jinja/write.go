@@ -51,7 +51,9 @@ func (w *writer) value(v any, newline string) {
 		}
 		w.members("{", items, "}", newline, w.pair)
 	case *seq:
-		switch check(!w.json || v.kind == "list" || v.kind == "tuple", notJSON, v.kind); {
+		switch {
+		case w.json && v.kind != "list" && v.kind != "tuple":
+			fail(notJSON, v.kind)
 		case v.repr != "":
 			w.put(v.repr)
 		case v.kind == "list" || w.json:
