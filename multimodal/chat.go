@@ -20,9 +20,9 @@ var ErrRewritten = errors.New("the chat template rewrites earlier turns")
 type Chat struct {
 	tok      *Tokenizer
 	template *jinja.Template
-	bos, eos string
-	bosID    int32 // noID: none
-	end      int32 // the special token that the template puts after an assistant's message; noID: none
+	vars     map[string]any // for the template, whatever the conversation
+	bos      int32          // noID: none
+	end      int32          // the special token that the template puts after an assistant's message; noID: none
 	stops    []int32
 }
 
@@ -40,16 +40,18 @@ func NewChat(tok *Tokenizer, template, bos, eos string) (*Chat, error) {
 	if err != nil {
 		return nil, fmt.Errorf("chat template: %w", err)
 	}
-	c := &Chat{tok: tok, template: parsed, bos: bos, eos: eos, bosID: noID, end: noID, stops: tok.EOS()}
-	for role, token := range map[string]string{"BOS": bos, "EOS": eos} {
+	c := &Chat{tok: tok, template: parsed, vars: map[string]any{"tools": nil, "documents": nil}, bos: noID, end: noID, stops: tok.EOS()}
+	for name, token := range map[string]string{"bos_token": bos, "eos_token": eos} {
+		if token == "" {
+			continue
+		}
 		id, ok := tok.ID(token)
-		switch {
-		case token == "":
-		case !ok:
-			return nil, fmt.Errorf("the vocabulary lacks the %s token %q; give its text or none", role, token)
-		case role == "BOS":
-			c.bosID = id
-		default:
+		if !ok {
+			return nil, fmt.Errorf("the vocabulary lacks the %s %q; give its text or none", name, token)
+		}
+		if c.vars[name] = token; name == "bos_token" {
+			c.bos = id
+		} else {
 			c.addStop(id)
 		}
 	}
@@ -93,16 +95,10 @@ func (c *Chat) Render(msgs []Message, opts RenderOptions) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("messages: %w", err)
 	}
-	vars := map[string]any{
-		"messages": json.RawMessage(messages), "add_generation_prompt": opts.AddGenerationPrompt, "tools": nil, "documents": nil,
-	}
+	vars := maps.Clone(c.vars)
+	vars["messages"], vars["add_generation_prompt"] = json.RawMessage(messages), opts.AddGenerationPrompt
 	if len(opts.Tools) > 0 {
 		vars["tools"] = opts.Tools
-	}
-	for name, token := range map[string]string{"bos_token": c.bos, "eos_token": c.eos} {
-		if token != "" {
-			vars[name] = token
-		}
 	}
 	maps.Copy(vars, opts.Extra)
 	text, err := c.template.Render(vars)
@@ -121,13 +117,13 @@ func (c *Chat) Prompt(msgs []Message, opts RenderOptions) ([]int32, error) {
 		return nil, err
 	}
 	ids := c.tok.Encode(text)
-	if c.bosID == noID {
+	if c.bos == noID {
 		return ids, nil
 	}
-	for len(ids) > 0 && ids[0] == c.bosID {
+	for len(ids) > 0 && ids[0] == c.bos {
 		ids = ids[1:]
 	}
-	return slices.Concat([]int32{c.bosID}, ids), nil
+	return slices.Concat([]int32{c.bos}, ids), nil
 }
 
 // Delta gives the ids that continue a generated reply: what the template writes after it, the next messages, and the

@@ -221,8 +221,8 @@ func TestChatErrorsNameTheirCause(t *testing.T) {
 	tok := byteTokenizer(t, "<|im_end|>")
 	for _, c := range []struct{ template, bos, eos, want string }{
 		{"a\n{% include 'x' %}", "", "", "chat template: line 2: TemplateSyntaxError: unknown or unsupported tag 'include'"},
-		{chatML, "<bos>", "", `the vocabulary lacks the BOS token "<bos>"`},
-		{chatML, "", "<eos>", `the vocabulary lacks the EOS token "<eos>"`},
+		{chatML, "<bos>", "", `the vocabulary lacks the bos_token "<bos>"`},
+		{chatML, "", "<eos>", `the vocabulary lacks the eos_token "<eos>"`},
 	} {
 		if _, err := NewChat(tok, c.template, c.bos, c.eos); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v; want %q", err, c.want)

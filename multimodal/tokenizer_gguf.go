@@ -81,11 +81,9 @@ func ggufSource(meta map[string]any) (source, error) {
 			ends = append(ends, id)
 		}
 	}
-	for _, name := range []string{"chat_template", "add_bos_token"} {
-		for _, v := range []any{meta["tokenizer."+name], meta["tokenizer.ggml."+name]} {
-			if v != nil {
-				config[name] = v
-			}
+	for key, name := range map[string]string{"tokenizer.chat_template": "chat_template", "tokenizer.ggml.add_bos_token": "add_bos_token"} {
+		if v, ok := meta[key]; ok {
+			config[name] = v
 		}
 	}
 	files := object{

@@ -5,7 +5,8 @@
 //
 // Statements: if, for (filter, else), break, continue, set (also block and namespace form), macro, call, raw, generation
 // (renders its body). Expressions: Jinja's, with Python's arithmetic, slices, "%" (s and d), str.format (plain fields) and
-// methods. The tables filters, tests, globals and methods list what can be called; what Parse does not know is its error.
+// methods. What can be called is listed in builtins.jinja, where the language can say it, and in the tables filters, tests,
+// globals and methods; what Parse does not know is its error.
 // trim_blocks and lstrip_blocks are on; nothing is HTML-escaped; values are immutable.
 //
 // Different from Jinja: there is no Markup; filters that return a generator run at once, though it can be read only once; case
@@ -136,10 +137,10 @@ func (r *run) spend(n int) {
 	}
 }
 
-// put writes to the output.
+// put writes to the output, which is copied once more as it grows.
 func (r *run) put(parts ...string) {
 	for _, s := range parts {
-		r.spend(len(s))
+		r.spend(2 * len(s))
 		r.out.WriteString(s)
 	}
 }

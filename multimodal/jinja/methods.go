@@ -30,9 +30,9 @@ var methods = map[string]native{
 	"str endswith(s, suffix)": edge(strings.HasSuffix),
 	"str find(s, sub)":        find(strings.Index),
 	"str format(s, *)":        func(r *run, a []any) any { return r.format(as[string](a[0]), r.iterate(a[1]), as[*dict](a[2])) },
-	"str isalpha(s)":          every(unicode.IsLetter),
-	"str isdigit(s)":          every(unicode.IsDigit),
-	"str isspace(s)":          every(isSpace),
+	"str isalpha(s)":          onText(regexp.MustCompile(`^\pL+$`).MatchString),
+	"str isdigit(s)":          onText(regexp.MustCompile(`^\p{Nd}+$`).MatchString),
+	"str isspace(s)":          onText(func(s string) bool { return s != "" && strings.TrimFunc(s, isSpace) == "" }),
 	"str join(s, iterable)": func(r *run, a []any) any {
 		items := r.iterate(a[1])
 		for _, e := range items {
@@ -57,16 +57,9 @@ var methods = map[string]native{
 	}),
 	"str startswith(s, prefix)": edge(strings.HasPrefix),
 	"str strip(s, chars=none)":  trim(strings.TrimFunc),
-	"str swapcase(s)": onText(func(s string) string {
-		return strings.Map(func(c rune) rune {
-			if unicode.IsUpper(c) {
-				return unicode.ToLower(c)
-			}
-			return unicode.ToUpper(c)
-		}, s)
-	}),
-	"str title(s)": onText(func(s string) string { return letters.ReplaceAllStringFunc(s, capital) }),
-	"str upper(s)": onText(strings.ToUpper),
+	"str swapcase(s)":           onText(func(s string) string { return strings.Map(otherCase, s) }),
+	"str title(s)":              onText(func(s string) string { return letters.ReplaceAllStringFunc(s, capital) }),
+	"str upper(s)":              onText(strings.ToUpper),
 }
 
 var letters = regexp.MustCompile(`\pL+`)
@@ -79,11 +72,8 @@ func onTexts[T any](f func(a, b string) T) native {
 	return func(r *run, a []any) any { return f(r.str(a[0]), as[string](a[1])) }
 }
 
-func every(is func(rune) bool) native {
-	return onText(func(s string) bool {
-		return s != "" && !strings.ContainsFunc(s, func(c rune) bool { return !is(c) })
-	})
-}
+// otherCase is c's other case: of the two, c is one.
+func otherCase(c rune) rune { return unicode.ToUpper(c) + unicode.ToLower(c) - c }
 
 // capital is a text with a capital at the start only.
 func capital(s string) string {

@@ -155,10 +155,8 @@ func (w *writer) quote(s string) {
 			w.put(string(c))
 		case c < 0x100:
 			w.put(fmt.Sprintf(`\x%02x`, c))
-		case c < 0x10000:
-			w.put(fmt.Sprintf(`\u%04x`, c))
 		default:
-			w.put(fmt.Sprintf(`\U%08x`, c))
+			w.put(strings.Trim(strconv.QuoteRuneToASCII(c), "'"))
 		}
 	}
 	w.put(q)
