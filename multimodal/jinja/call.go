@@ -48,7 +48,7 @@ var builtins = sync.OnceValue(func() library {
 func (l library) define(definition string, do native) {
 	label, rest, _ := strings.Cut(definition, "(")
 	kinds, names, _ := strings.Cut(label, " ")
-	p := &parser{library: l, position: position{source: "{{(" + rest + "}}", maxDepth: maxNesting}}
+	p := &parser{library: l, position: position{source: "{{(" + rest + "}}"}}
 	p.lex()
 	p.take()
 	f := &function{signature: p.signature(), label: names, do: do}

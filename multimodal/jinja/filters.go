@@ -35,13 +35,14 @@ var filters = map[string]native{
 		return a[1]
 	},
 	"filter indent(s, width=4, first=false, blank=false)": func(r *run, a []any) any {
+		width := r.spaces(a[1])
 		return r.capture(func() {
 			for i, line := range lineEnd.Split(r.str(a[0]), -1) {
 				if i > 0 {
 					r.put("\n")
 				}
 				if i == 0 && truth(a[2]) || i > 0 && (line != "" || truth(a[3])) {
-					r.put(r.spaces(a[1]))
+					r.put(width)
 				}
 				r.put(line)
 			}

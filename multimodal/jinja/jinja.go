@@ -27,11 +27,10 @@ import (
 
 // A template is data from a model's author, so what it can use is limited.
 const (
-	maxSource  = 1 << 20   // bytes of template
-	maxNesting = 1000      // statements, brackets and operators within each other
-	maxDepth   = 250       // calls within each other; depth of a value that is written or compared
-	maxWork    = 128 << 20 // bytes that a rendering reads or makes, kept or not
-	perValue   = 80        // bytes that a value which is read or kept counts for, beside its text
+	maxSource = 1 << 20   // bytes of template
+	maxDepth  = 400       // statements, brackets, operators, calls or parts of a value within each other
+	maxWork   = 128 << 20 // bytes that a rendering reads or makes, kept or not
+	perValue  = 80        // bytes that a value which is read or kept counts for, beside its text
 )
 
 // Error is what Parse and Render return.
@@ -53,10 +52,9 @@ func check(ok bool, format string, args ...any) {
 
 // position is how far a Parse or a Render is.
 type position struct {
-	source   string
-	at       int // where in source the tag at work is
-	depth    int
-	maxDepth int
+	source string
+	at     int // where in source the tag at work is
+	depth  int
 }
 
 // recovered makes the error of what failed.
@@ -75,7 +73,7 @@ func (p *position) recovered(err *error) {
 func (p *position) deeper() func() {
 	before := p.depth
 	p.depth++
-	check(p.depth <= p.maxDepth, "RecursionError: more than %d levels within each other", p.maxDepth)
+	check(p.depth <= maxDepth, "RecursionError: more than %d levels within each other", maxDepth)
 	return func() { p.depth = before }
 }
 
@@ -88,8 +86,7 @@ type Template struct {
 
 // Parse compiles a template. The error is an *Error.
 func Parse(src string) (t *Template, err error) {
-	p := &parser{library: builtins()}
-	p.position = position{source: strings.TrimSuffix(newlines.Replace(src), "\n"), maxDepth: maxNesting}
+	p := &parser{library: builtins(), position: position{source: strings.TrimSuffix(newlines.Replace(src), "\n")}}
 	defer p.recovered(&err)
 	check(len(src) <= maxSource, "template of %d bytes; at most %d are read", len(src), maxSource)
 	p.lex()
@@ -99,7 +96,7 @@ func Parse(src string) (t *Template, err error) {
 
 // Render fills in the template. The error is an *Error: what the template raised, a wrong type, or an exceeded limit.
 func (t *Template) Render(vars map[string]any) (out string, err error) {
-	r := &run{position: position{source: t.source, maxDepth: maxDepth}, now: t.Now, library: builtins()}
+	r := &run{position: position{source: t.source}, now: t.Now, library: builtins()}
 	defer r.recovered(&err)
 	r.scope, r.caller = &scope{vars: map[string]any{}}, noCaller
 	for name, v := range vars {
