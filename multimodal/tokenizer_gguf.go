@@ -61,7 +61,34 @@ func ggufSource(meta map[string]any) (source, error) {
 		}
 	}
 	config := object{"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false}
-	var ends []int64
+	ends, err := ggufEnds(meta, tokens, config)
+	if err != nil {
+		return nil, err
+	}
+	for key, name := range map[string]string{"tokenizer.chat_template": "chat_template", "tokenizer.ggml.add_bos_token": "add_bos_token"} {
+		if v, ok := meta[key]; ok {
+			config[name] = v
+		}
+	}
+	files := object{
+		"tokenizer_config.json": config, "generation_config.json": object{"eos_token_id": ends},
+		"tokenizer.json": object{"version": "1.0", "added_tokens": added, "normalizer": json.RawMessage(pre.normalizer),
+			"pre_tokenizer":  object{"type": "Sequence", "pretokenizers": json.RawMessage("[" + pre.steps + "]")},
+			"post_processor": nil,
+			"decoder":        object{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+			"model": object{"type": "BPE", "ignore_merges": pre.ignoreMerges, "byte_fallback": false, "fuse_unk": false, "unk_token": nil,
+				"vocab": vocab, "merges": merges}},
+	}
+	return func(name string) ([]byte, error) {
+		if files[name] == nil {
+			return nil, fs.ErrNotExist
+		}
+		return json.Marshal(files[name])
+	}, nil
+}
+
+// ggufEnds enters the beginning and end tokens into config and gives the ids of all end tokens.
+func ggufEnds(meta map[string]any, tokens []string, config map[string]any) (ends []int64, err error) {
 	for _, role := range []string{"bos", "eos", "eot", "eom"} { // beginning; end of sequence, of turn, of message
 		key := role + "_token_id"
 		if meta["tokenizer.ggml."+key] == nil {
@@ -81,25 +108,7 @@ func ggufSource(meta map[string]any) (source, error) {
 			ends = append(ends, id)
 		}
 	}
-	for key, name := range map[string]string{"tokenizer.chat_template": "chat_template", "tokenizer.ggml.add_bos_token": "add_bos_token"} {
-		if v, ok := meta[key]; ok {
-			config[name] = v
-		}
-	}
-	files := object{
-		"tokenizer_config.json": config, "generation_config.json": object{"eos_token_id": ends},
-		"tokenizer.json": object{"version": "1.0", "added_tokens": added, "normalizer": json.RawMessage(pre.normalizer),
-			"pre_tokenizer":  object{"type": "Sequence", "pretokenizers": json.RawMessage("[" + pre.steps + "]")},
-			"post_processor": nil, "decoder": object{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
-			"model": object{"type": "BPE", "ignore_merges": pre.ignoreMerges, "byte_fallback": false, "fuse_unk": false, "unk_token": nil,
-				"vocab": vocab, "merges": merges}},
-	}
-	return func(name string) ([]byte, error) {
-		if files[name] == nil {
-			return nil, fs.ErrNotExist
-		}
-		return json.Marshal(files[name])
-	}, nil
+	return ends, nil
 }
 
 // metaValue reads a key of the tokenizer; the first problem of several calls is kept.
