@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"fmt"
 	"hash/maphash"
+	"sort"
 	"strings"
 	"sync/atomic"
 )
@@ -34,37 +35,37 @@ type cachedWord struct {
 
 func pair(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }
 
-func newBPE(d definition) (*bpe, error) {
-	b := &bpe{merges: make(map[uint64]merge, len(d.merges)), unknown: noID, seed: maphash.MakeSeed()}
+func newBPE(m bpeModel) (*bpe, error) {
+	b := &bpe{merges: make(map[uint64]merge, len(m.Merges)), unknown: noID, seed: maphash.MakeSeed()}
 	b.cache = make([]atomic.Pointer[cachedWord], cacheSlots)
-	if d.unknown != "" {
-		id, ok := d.vocab[d.unknown]
+	if m.Unknown != "" {
+		id, ok := m.Vocab[m.Unknown]
 		if !ok {
-			return nil, fmt.Errorf("tokenizer: the unknown token %q is not in the vocabulary", d.unknown)
+			return nil, fmt.Errorf("the unknown token %q is not in the vocabulary", m.Unknown)
 		}
 		b.unknown = id
 	}
 	for i, r := range byteRunes {
-		id, ok := d.vocab[string(r)]
+		id, ok := m.Vocab[string(r)]
 		if !ok {
 			id = b.unknown
 		}
 		b.bytes[i] = id
 	}
-	for rank, m := range d.merges {
-		if len(m) != 2 {
-			return nil, fmt.Errorf("tokenizer: merge %d has the tokens %q, want two", rank, []string(m))
+	for rank, tokens := range m.Merges {
+		if len(tokens) != 2 {
+			return nil, fmt.Errorf("merge %d has the tokens %q, want two", rank, []string(tokens))
 		}
-		left, ok1 := d.vocab[m[0]]
-		right, ok2 := d.vocab[m[1]]
-		id, ok3 := d.vocab[m[0]+m[1]]
+		left, ok1 := m.Vocab[tokens[0]]
+		right, ok2 := m.Vocab[tokens[1]]
+		id, ok3 := m.Vocab[tokens[0]+tokens[1]]
 		if !ok1 || !ok2 || !ok3 {
-			return nil, fmt.Errorf("tokenizer: merge %d joins %q and %q: one of them or their union is no token", rank, m[0], m[1])
+			return nil, fmt.Errorf("merge %d joins %q and %q: one of them or their union is no token", rank, tokens[0], tokens[1])
 		}
 		b.merges[pair(left, right)] = merge{int32(rank), id}
 	}
-	if d.ignoreMerges {
-		b.words = d.vocab
+	if m.IgnoreMerges {
+		b.words = m.Vocab
 	}
 	return b, nil
 }
@@ -105,20 +106,20 @@ func (b *bpe) merge(ids []int32, word string) []int32 {
 	}
 	symbols[len(symbols)-1].next = -1
 
-	queue := make(minHeap, 0, cacheWord) // rank << 32 | place of the left symbol
+	queue := minHeap{make([]int, 0, cacheWord)} // rank << 32 | place of the left symbol
 	consider := func(left int32) {
 		if left < 0 || symbols[left].next < 0 {
 			return
 		}
 		if m, ok := b.merges[pair(symbols[left].id, symbols[symbols[left].next].id)]; ok {
-			heap.Push(&queue, uint64(m.rank)<<32|uint64(left))
+			heap.Push(&queue, int(m.rank)<<32|int(left))
 		}
 	}
 	for i := range symbols {
 		consider(int32(i))
 	}
-	for len(queue) > 0 {
-		first := heap.Pop(&queue).(uint64)
+	for queue.Len() > 0 {
+		first := heap.Pop(&queue).(int)
 		left := int32(uint32(first))
 		l := &symbols[left]
 		if l.id == noID || l.next < 0 { // merged away since, or last by now
@@ -126,7 +127,7 @@ func (b *bpe) merge(ids []int32, word string) []int32 {
 		}
 		r := &symbols[l.next]
 		m, ok := b.merges[pair(l.id, r.id)]
-		if !ok || uint64(m.rank) != first>>32 { // another pair stands there by now
+		if !ok || int(m.rank) != first>>32 { // another pair stands there by now
 			continue
 		}
 		l.id, r.id, l.next = m.id, noID, r.next
@@ -143,16 +144,13 @@ func (b *bpe) merge(ids []int32, word string) []int32 {
 }
 
 // minHeap is a heap of numbers for container/heap, smallest first.
-type minHeap []uint64
+type minHeap struct{ sort.IntSlice }
 
-func (h minHeap) Len() int           { return len(h) }
-func (h minHeap) Less(i, j int) bool { return h[i] < h[j] }
-func (h minHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *minHeap) Push(x any)        { *h = append(*h, x.(uint64)) }
+func (h *minHeap) Push(x any) { h.IntSlice = append(h.IntSlice, x.(int)) }
 
 func (h *minHeap) Pop() any {
-	last := len(*h) - 1
-	x := (*h)[last]
-	*h = (*h)[:last]
+	last := h.Len() - 1
+	x := h.IntSlice[last]
+	h.IntSlice = h.IntSlice[:last]
 	return x
 }

@@ -4,16 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/molt-go/molt/multimodal/jinja"
-	"github.com/molt-go/molt/torch/model/gguf"
 )
 
 // ErrRewritten reports that a chat template shows earlier turns differently once later ones follow (it drops thoughts,
@@ -24,9 +20,9 @@ var ErrRewritten = errors.New("the chat template rewrites earlier turns")
 type Chat struct {
 	tok      *Tokenizer
 	template *jinja.Template
-	bos, eos string
-	bosID    int32 // noID: none
-	end      int32 // the special token that the template puts after an assistant's message; noID: none
+	vars     map[string]any // for the template, whatever the conversation
+	bos      int32          // noID: none
+	end      int32          // the special token that the template puts after an assistant's message; noID: none
 	stops    []int32
 }
 
@@ -44,16 +40,18 @@ func NewChat(tok *Tokenizer, template, bos, eos string) (*Chat, error) {
 	if err != nil {
 		return nil, fmt.Errorf("chat template: %w", err)
 	}
-	c := &Chat{tok: tok, template: parsed, bos: bos, eos: eos, bosID: noID, end: noID, stops: tok.EOS()}
-	for role, token := range map[string]string{"BOS": bos, "EOS": eos} {
+	c := &Chat{tok: tok, template: parsed, vars: map[string]any{"tools": nil, "documents": nil}, bos: noID, end: noID, stops: tok.EOS()}
+	for name, token := range map[string]string{"bos_token": bos, "eos_token": eos} {
+		if token == "" {
+			continue
+		}
 		id, ok := tok.ID(token)
-		switch {
-		case token == "":
-		case !ok:
-			return nil, fmt.Errorf("the vocabulary lacks the %s token %q; give its text or none", role, token)
-		case role == "BOS":
-			c.bosID = id
-		default:
+		if !ok {
+			return nil, fmt.Errorf("the vocabulary lacks the %s %q; give its text or none", name, token)
+		}
+		if c.vars[name] = token; name == "bos_token" {
+			c.bos = id
+		} else {
 			c.addStop(id)
 		}
 	}
@@ -97,16 +95,10 @@ func (c *Chat) Render(msgs []Message, opts RenderOptions) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("messages: %w", err)
 	}
-	vars := map[string]any{
-		"messages": json.RawMessage(messages), "add_generation_prompt": opts.AddGenerationPrompt, "tools": nil, "documents": nil,
-	}
+	vars := maps.Clone(c.vars)
+	vars["messages"], vars["add_generation_prompt"] = json.RawMessage(messages), opts.AddGenerationPrompt
 	if len(opts.Tools) > 0 {
 		vars["tools"] = opts.Tools
-	}
-	for name, token := range map[string]string{"bos_token": c.bos, "eos_token": c.eos} {
-		if token != "" {
-			vars[name] = token
-		}
 	}
 	maps.Copy(vars, opts.Extra)
 	text, err := c.template.Render(vars)
@@ -125,13 +117,13 @@ func (c *Chat) Prompt(msgs []Message, opts RenderOptions) ([]int32, error) {
 		return nil, err
 	}
 	ids := c.tok.Encode(text)
-	if c.bosID == noID {
+	if c.bos == noID {
 		return ids, nil
 	}
-	for len(ids) > 0 && ids[0] == c.bosID {
+	for len(ids) > 0 && ids[0] == c.bos {
 		ids = ids[1:]
 	}
-	return slices.Concat([]int32{c.bosID}, ids), nil
+	return slices.Concat([]int32{c.bos}, ids), nil
 }
 
 // Delta gives the ids that continue a generated reply: what the template writes after it, the next messages, and the
@@ -181,76 +173,39 @@ func (c *Chat) StopIDs() []int32 { return slices.Clone(c.stops) }
 
 // OpenChat reads the tokenizer and the chat template of the model at path: a .gguf file or a Hugging Face folder. A
 // beginning-of-sequence token is used where the tokenizer adds one by itself or the template writes one.
-func OpenChat(path string) (*Chat, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("model: %w; the model must be a Hugging Face folder or a .gguf file", err)
+func OpenChat(path string) (c *Chat, err error) {
+	s, err := openSource(path)
+	if err == nil {
+		c, err = s.chat()
 	}
-	open := chatOfGGUF
-	if info.IsDir() {
-		open = chatOfFolder
-	}
-	tok, template, addsBOS, err := open(path)
-	if err == nil && template == "" {
-		err = errors.New("it has no chat template: take an instruction-tuned model")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("model %s: %w", path, err)
-	}
-	bos, eos := "", ""
-	if id, ok := tok.BOS(); ok && (addsBOS || strings.Contains(template, "bos_token")) {
-		bos = tok.Token(id)
-	}
-	if ids := tok.EOS(); len(ids) > 0 {
-		eos = tok.Token(ids[0])
-	}
-	c, err := NewChat(tok, template, bos, eos)
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", path, err)
 	}
 	return c, nil
 }
 
-func chatOfGGUF(path string) (tok *Tokenizer, template string, addsBOS bool, err error) {
-	f, err := gguf.Open(path)
+func (s source) chat() (*Chat, error) {
+	tok, config, err := s.tokenizer()
 	if err != nil {
-		return nil, "", false, err
+		return nil, err
 	}
-	defer f.Close()
-	template, _ = f.Meta["tokenizer.chat_template"].(string)
-	addsBOS, _ = f.Meta["tokenizer.ggml.add_bos_token"].(bool)
-	tok, err = FromGGUF(f.Meta)
-	return tok, template, addsBOS, err
-}
-
-func chatOfFolder(dir string) (tok *Tokenizer, template string, addsBOS bool, err error) {
-	if tok, err = LoadTokenizer(filepath.Join(dir, "tokenizer.json")); err != nil {
-		return nil, "", false, err
+	template := string(config.Template)
+	if text, err := s("chat_template.jinja"); err == nil {
+		template = string(text)
+	} else if optional(err) != nil {
+		return nil, err
 	}
-	var config struct {
-		Template json.RawMessage `json:"chat_template"`
-		AddBOS   bool            `json:"add_bos_token"`
+	if template == "" {
+		return nil, errors.New("it has no chat template: take an instruction-tuned model")
 	}
-	if err := readOptional(filepath.Join(dir, "tokenizer_config.json"), &config); err != nil {
-		return nil, "", false, err
+	bos, eos := "", ""
+	if id, ok := tok.BOS(); ok && (config.AddBOS || strings.Contains(template, "bos_token")) {
+		bos = tok.Token(id)
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "chat_template.jinja"))
-	if !errors.Is(err, fs.ErrNotExist) {
-		return tok, string(text), config.AddBOS, err
+	if ids := tok.EOS(); len(ids) > 0 {
+		eos = tok.Token(ids[0])
 	}
-	if len(config.Template) == 0 || json.Unmarshal(config.Template, &template) == nil {
-		return tok, template, config.AddBOS, nil
-	}
-	var named []struct{ Name, Template string } // several templates: the one for chats is "default"
-	if err := json.Unmarshal(config.Template, &named); err != nil {
-		return nil, "", false, fmt.Errorf("tokenizer_config.json: chat_template is neither a text nor a list of named ones")
-	}
-	for _, n := range named {
-		if n.Name == "default" {
-			template = n.Template
-		}
-	}
-	return tok, template, config.AddBOS, nil
+	return NewChat(tok, template, bos, eos)
 }
 
 // Decode is the text of ids, special tokens included.

@@ -89,19 +89,13 @@ func TestSmolLMChatEqualsTheReference(t *testing.T) {
 }
 
 func TestSampledTokensAreNotEncodedAgain(t *testing.T) {
-	d := definition{vocab: map[string]int32{}, bos: noID, split: []splitter{splitGPT2}}
-	for i, token := range []string{"he", "llo", "hello", "h", "e", "l", "o"} {
-		d.vocab[token] = int32(i)
+	vocab := map[string]int32{}
+	for i, token := range []string{"he", "llo", "hello", "h", "e", "l", "o", "ll"} {
+		vocab[token] = int32(i)
 	}
-	d.merges = []mergePair{{"h", "e"}, {"l", "l"}, {"ll", "o"}, {"he", "llo"}}
-	d.vocab["ll"] = 7
-	for i, special := range []string{"<u>", "<a>", "<e>"} {
-		d.added = append(d.added, addedToken{ID: int32(8 + i), Content: special, Special: true})
-	}
-	tok, err := newTokenizer(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	merges := []mergePair{{"h", "e"}, {"l", "l"}, {"ll", "o"}, {"he", "llo"}}
+	tok := makeTokenizer(t, vocab, merges, []addedToken{
+		{ID: 8, Content: "<u>", Special: true}, {ID: 9, Content: "<a>", Special: true}, {ID: 10, Content: "<e>", Special: true}})
 	const template = "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}<e>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
 	c, err := NewChat(tok, template, "", "")
 	if err != nil {
@@ -227,8 +221,8 @@ func TestChatErrorsNameTheirCause(t *testing.T) {
 	tok := byteTokenizer(t, "<|im_end|>")
 	for _, c := range []struct{ template, bos, eos, want string }{
 		{"a\n{% include 'x' %}", "", "", "chat template: line 2: TemplateSyntaxError: unknown or unsupported tag 'include'"},
-		{chatML, "<bos>", "", `the vocabulary lacks the BOS token "<bos>"`},
-		{chatML, "", "<eos>", `the vocabulary lacks the EOS token "<eos>"`},
+		{chatML, "<bos>", "", `the vocabulary lacks the bos_token "<bos>"`},
+		{chatML, "", "<eos>", `the vocabulary lacks the eos_token "<eos>"`},
 	} {
 		if _, err := NewChat(tok, c.template, c.bos, c.eos); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v; want %q", err, c.want)

@@ -2,6 +2,7 @@ package multimodal
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -29,27 +30,20 @@ func (m *Message) UnmarshalJSON(raw []byte) error {
 	type plain Message
 	fields := struct {
 		*plain
-		Content json.RawMessage `json:"content"`
+		Content content `json:"content"`
 	}{plain: new(plain)}
-	if err := json.Unmarshal(raw, &fields); err != nil {
+	if err := errors.Join(json.Unmarshal(raw, &fields), json.Unmarshal(raw, &fields.Extra)); err != nil {
 		return fmt.Errorf("message: %w", err)
-	}
-	content, err := contentText(fields.Content)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(raw, &fields.Extra); err != nil {
-		return fmt.Errorf("message: %w", err)
-	}
-	maps.DeleteFunc(fields.Extra, func(k string, _ json.RawMessage) bool { return slices.Contains(messageFields, k) })
-	if len(fields.Extra) == 0 {
-		fields.Extra = nil
-	}
-	if string(fields.ToolCalls) == "null" {
-		fields.ToolCalls = nil
 	}
 	*m = Message(*fields.plain)
-	m.Content = content
+	m.Content = string(fields.Content)
+	maps.DeleteFunc(m.Extra, func(k string, _ json.RawMessage) bool { return slices.Contains(messageFields, k) })
+	if len(m.Extra) == 0 {
+		m.Extra = nil
+	}
+	if string(m.ToolCalls) == "null" {
+		m.ToolCalls = nil
+	}
 	return nil
 }
 
@@ -67,23 +61,24 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	return slices.Concat(out[:len(out)-1], []byte(","), extra[1:]), nil
 }
 
-// contentText reads content as the API allows it: nothing, text, or parts of type text.
-func contentText(raw json.RawMessage) (string, error) {
-	var text string
-	if len(raw) == 0 || json.Unmarshal(raw, &text) == nil { // null leaves it empty
-		return text, nil
+// content is written as the API allows it: nothing, text, or parts of type text.
+type content string
+
+func (c *content) UnmarshalJSON(raw []byte) error {
+	if json.Unmarshal(raw, (*string)(c)) == nil { // null leaves it empty
+		return nil
 	}
 	var parts []struct{ Type, Text string }
 	if err := json.Unmarshal(raw, &parts); err != nil {
-		return "", fmt.Errorf("message content: %w", err)
+		return fmt.Errorf("content: %w", err)
 	}
 	for _, p := range parts {
 		if p.Type != "text" {
-			return "", fmt.Errorf("message content: parts of type %q are not supported; send parts of type \"text\"", p.Type)
+			return fmt.Errorf("content: parts of type %q are not supported; send parts of type \"text\"", p.Type)
 		}
-		text += p.Text
+		*c += content(p.Text)
 	}
-	return text, nil
+	return nil
 }
 
 // toolCall is a tool call whose arguments are an object.
@@ -103,7 +98,9 @@ func (m Message) forTemplate() (json.RawMessage, error) {
 		return m.MarshalJSON()
 	}
 	var calls []json.RawMessage
-	err := json.Unmarshal(m.ToolCalls, &calls)
+	if err := json.Unmarshal(m.ToolCalls, &calls); err != nil {
+		return nil, fmt.Errorf("message with role %q: tool_calls: %w", m.Role, err)
+	}
 	for i, raw := range calls {
 		var call toolCall
 		var arguments string
@@ -113,15 +110,8 @@ func (m Message) forTemplate() (json.RawMessage, error) {
 			continue // not the API's form: as it is
 		}
 		call.Function.Arguments = []byte(arguments)
-		if err == nil {
-			calls[i], err = json.Marshal(call)
-		}
+		calls[i], _ = json.Marshal(call) // cannot fail: the parts have just been read
 	}
-	if err == nil {
-		m.ToolCalls, err = json.Marshal(calls)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("message with role %q: tool_calls: %w", m.Role, err)
-	}
+	m.ToolCalls, _ = json.Marshal(calls)
 	return m.MarshalJSON()
 }

@@ -3,11 +3,65 @@ package multimodal
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/dlclark/regexp2/v2"
 )
+
+// addedToken is a token that is found in the text before any splitting. The fields are those of tokenizer.json.
+type addedToken struct {
+	ID         int32  `json:"id"`
+	Content    string `json:"content"`
+	Special    bool   `json:"special"`
+	Normalized bool   `json:"normalized"`  // looked for in the normalised text
+	LStrip     bool   `json:"lstrip"`      // takes the white space on its left with it
+	RStrip     bool   `json:"rstrip"`      // and on its right
+	SingleWord bool   `json:"single_word"` // not inside a word; not supported
+}
+
+// addedTokens finds added tokens: leftmost first, the longest of those that start at one place. They lie by their first byte,
+// the longest first.
+type addedTokens [256][]addedToken
+
+func (a *addedTokens) add(t addedToken) {
+	if t.Content == "" {
+		return
+	}
+	list := &a[t.Content[0]]
+	at, _ := slices.BinarySearchFunc(*list, len(t.Content), func(x addedToken, n int) int { return n - len(x.Content) })
+	*list = slices.Insert(*list, at, t)
+}
+
+// cut calls token for each added token of text and part for each stretch, never empty, between them, in order.
+func (a *addedTokens) cut(text string, token func(int32), part func(string)) {
+	start := 0
+	for i := 0; i < len(text); {
+		list := a[text[i]]
+		found := slices.IndexFunc(list, func(t addedToken) bool { return strings.HasPrefix(text[i:], t.Content) })
+		if found < 0 {
+			i++
+			continue
+		}
+		t := list[found]
+		before, end := text[start:i], i+len(t.Content)
+		if t.LStrip {
+			before = strings.TrimRightFunc(before, isSpace)
+		}
+		if t.RStrip {
+			end = len(text) - len(strings.TrimLeftFunc(text[end:], isSpace))
+		}
+		if before != "" {
+			part(before)
+		}
+		token(t.ID)
+		i, start = end, end
+	}
+	if start < len(text) {
+		part(text[start:])
+	}
+}
 
 // splitter cuts text into pieces, none empty, that make up text again. It must be safe for concurrent use.
 type splitter func(text string, emit func(piece string))

@@ -22,7 +22,7 @@ func TestSavedTextGivesTheSameIDs(t *testing.T) {
 	if err := SaveText(first, second); err != nil {
 		t.Fatal(err)
 	}
-	tok, err := LoadTokenizer(filepath.Join(second, "tokenizer.json"))
+	tok, err := OpenTokenizer(second)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,14 +8,22 @@ import (
 // byteTokenizer has one token for each byte, with the byte as its id, and special tokens from 256 on.
 func byteTokenizer(t testing.TB, special ...string) *Tokenizer {
 	t.Helper()
-	d := definition{vocab: map[string]int32{}, split: []splitter{splitGPT2}, bos: noID}
+	vocab := map[string]int32{}
 	for b, r := range byteRunes {
-		d.vocab[string(r)] = int32(b)
+		vocab[string(r)] = int32(b)
 	}
+	var added []addedToken
 	for i, s := range special {
-		d.added = append(d.added, addedToken{ID: int32(256 + i), Content: s, Special: true})
+		added = append(added, addedToken{ID: int32(256 + i), Content: s, Special: true})
 	}
-	tok, err := newTokenizer(d)
+	return makeTokenizer(t, vocab, nil, added)
+}
+
+func makeTokenizer(t testing.TB, vocab map[string]int32, merges []mergePair, added []addedToken) *Tokenizer {
+	t.Helper()
+	byteLevel := &component{Type: "ByteLevel"}
+	f := tokenizerFile{added, nil, byteLevel, byteLevel, bpeModel{Vocab: vocab, Merges: merges}}
+	tok, err := f.tokenizer()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,14 +49,11 @@ func byteIDs(bytes string) []int32 {
 }
 
 func TestStreamHoldsBackAnIncompleteCharacter(t *testing.T) {
-	d := definition{vocab: map[string]int32{}, split: []splitter{splitGPT2}, bos: noID}
+	vocab := map[string]int32{}
 	for i, bytes := range []string{"\xf0\x9f", "\x98\x8d", "ok"} {
-		d.vocab[alphabetOf(bytes)] = int32(i)
+		vocab[alphabetOf(bytes)] = int32(i)
 	}
-	tok, err := newTokenizer(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tok := makeTokenizer(t, vocab, nil, nil)
 	s := NewStream(tok)
 	if a, b, c, end := s.Next(0), s.Next(1), s.Next(2), s.Flush(); a != "" || b != "😍" || c != "ok" || end != "" {
 		t.Errorf("%q %q %q %q", a, b, c, end)
@@ -85,14 +90,11 @@ func FuzzStreamEqualsDecode(f *testing.F) {
 }
 
 func TestMatcherFindsStopStringsAcrossTokens(t *testing.T) {
-	d := definition{vocab: map[string]int32{}, split: []splitter{splitGPT2}, bos: noID}
+	vocab := map[string]int32{}
 	for i, s := range []string{"a", "END", "xEN", "D", "Dy", "\n", "\xf0\x9f", "\x98\x8d"} {
-		d.vocab[alphabetOf(s)] = int32(i)
+		vocab[alphabetOf(s)] = int32(i)
 	}
-	tok, err := newTokenizer(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tok := makeTokenizer(t, vocab, nil, nil)
 	tests := []struct {
 		stops []string
 		ids   []int32

@@ -28,62 +28,6 @@ type Tokenizer struct {
 	bpe             *bpe
 }
 
-// definition is what a tokenizer is made from; the loaders fill it from their formats.
-type definition struct {
-	vocab        map[string]int32 // tokens in the byte-level alphabet
-	merges       []mergePair      // by falling priority
-	unknown      string           // the token for bytes that have none; "" drops them
-	ignoreMerges bool             // a word that is a token of the vocabulary is not merged
-	added        []addedToken
-	nfc          bool
-	split        []splitter
-	eos          []int32
-	bos          int32
-}
-
-func newTokenizer(d definition) (*Tokenizer, error) {
-	t := &Tokenizer{ids: make(map[string]int32, len(d.vocab)+len(d.added)), special: map[int32]bool{}, bos: d.bos}
-	t.normalize, t.split = func(s string) string { return s }, chain(d.split)
-	if d.nfc {
-		t.normalize = nfc
-	}
-	for token, id := range d.vocab {
-		if err := t.add(token, id); err != nil {
-			return nil, err
-		}
-	}
-	for _, a := range d.added {
-		if err := t.add(a.Content, a.ID); err != nil {
-			return nil, err
-		}
-		t.special[a.ID] = t.special[a.ID] || a.Special
-		if a.Normalized {
-			a.Content = t.normalize(a.Content)
-			t.normalized.add(a)
-		} else {
-			t.raw.add(a)
-		}
-	}
-	t.text = make([]string, len(t.names))
-	for id, name := range t.names {
-		t.text[id] = bytesOf(name)
-	}
-	for _, id := range d.eos {
-		if t.Token(id) == "" {
-			return nil, fmt.Errorf("tokenizer: the end-of-sequence id %d is not in the vocabulary", id)
-		}
-		if !slices.Contains(t.eos, id) {
-			t.eos = append(t.eos, id)
-		}
-	}
-	if t.bos != noID && t.Token(t.bos) == "" {
-		return nil, fmt.Errorf("tokenizer: the beginning-of-sequence id %d is not in the vocabulary", t.bos)
-	}
-	var err error
-	t.bpe, err = newBPE(d)
-	return t, err
-}
-
 // Encode returns the ids of text. Added tokens in the text, special ones too, are recognised; no beginning or end token
 // is put around it. Bytes for which the vocabulary has neither a token nor an unknown token vanish. In text that is not
 // UTF-8 each maximal invalid sequence counts as U+FFFD.
@@ -108,12 +52,7 @@ func (t *Tokenizer) ID(token string) (int32, bool) {
 }
 
 // Token is the name of an id in the vocabulary, "" for an id that has none.
-func (t *Tokenizer) Token(id int32) string {
-	if id < 0 || int(id) >= len(t.names) {
-		return ""
-	}
-	return t.names[id]
-}
+func (t *Tokenizer) Token(id int32) string { return entry(t.names, id) }
 
 // Special reports whether id is a special token: control, not text.
 func (t *Tokenizer) Special(id int32) bool { return t.special[id] }
@@ -136,11 +75,13 @@ func (t *Tokenizer) Decode(ids []int32) string {
 }
 
 // bytes are what id stands for: not always whole characters, none for an id out of the vocabulary.
-func (t *Tokenizer) bytes(id int32) string {
-	if id < 0 || int(id) >= len(t.text) {
+func (t *Tokenizer) bytes(id int32) string { return entry(t.text, id) }
+
+func entry(table []string, id int32) string {
+	if id < 0 || int(id) >= len(table) {
 		return ""
 	}
-	return t.text[id]
+	return table[id]
 }
 
 const (
@@ -152,47 +93,77 @@ const (
 // add enters a token under its id. A token may be given twice with one id, as added tokens are that the vocabulary has.
 func (t *Tokenizer) add(token string, id int32) error {
 	if id < 0 || id > maxID {
-		return fmt.Errorf("tokenizer: token %q has the id %d, want 0 to %d", token, id, maxID)
+		return fmt.Errorf("token %q has the id %d, want 0 to %d", token, id, maxID)
 	}
 	if old, ok := t.ids[token]; ok && old != id {
-		return fmt.Errorf("tokenizer: token %q has two ids, %d and %d", token, old, id)
+		return fmt.Errorf("token %q has two ids, %d and %d", token, old, id)
 	}
 	for int(id) >= len(t.names) {
 		t.names = append(t.names, "")
 	}
 	if old := t.names[id]; old != "" && old != token {
-		return fmt.Errorf("tokenizer: the id %d belongs to two tokens, %q and %q", id, old, token)
+		return fmt.Errorf("the id %d belongs to two tokens, %q and %q", id, old, token)
 	}
 	t.names[id], t.ids[token] = token, id
 	return nil
 }
 
-// The byte-level alphabet of GPT-2 writes every byte as a printable character: those that print as themselves, the
-// others, in order, as U+0100 and up.
-var (
-	byteRunes = makeByteRunes()
-	runeBytes = invert(byteRunes)
-)
-
-func makeByteRunes() (runes [256]rune) {
-	next := rune(0x100)
-	for b := range runes {
-		if b >= '!' && b <= '~' || b >= 0xA1 && b <= 0xAC || b >= 0xAE {
-			runes[b] = rune(b)
-		} else {
-			runes[b] = next
-			next++
-		}
+func (t *Tokenizer) addAdded(a addedToken) error {
+	if a.SingleWord {
+		return fmt.Errorf("added token %q: single_word is not supported", a.Content)
 	}
-	return runes
+	t.special[a.ID] = t.special[a.ID] || a.Special
+	err := t.add(a.Content, a.ID)
+	if a.Normalized {
+		a.Content = t.normalize(a.Content)
+		t.normalized.add(a)
+	} else {
+		t.raw.add(a)
+	}
+	return err
 }
 
-func invert(runes [256]rune) map[rune]byte {
-	bytes := make(map[rune]byte, len(runes))
-	for b, r := range runes {
-		bytes[r] = byte(b)
+// setEnds takes the beginning and end tokens, "" for none, and the ids of further end tokens.
+func (t *Tokenizer) setEnds(bos, eos string, ids []int32) error {
+	for role, token := range map[string]string{"bos": bos, "eos": eos} {
+		id, ok := t.ids[token]
+		switch {
+		case token == "":
+		case !ok:
+			return fmt.Errorf("tokenizer_config.json names the %s token %q, which tokenizer.json does not have", role, token)
+		case role == "bos":
+			t.bos = id
+		default:
+			t.eos = append(t.eos, id)
+		}
 	}
-	return bytes
+	for _, id := range ids {
+		if t.Token(id) == "" {
+			return fmt.Errorf("the end-of-sequence id %d is not in the vocabulary", id)
+		}
+		if !slices.Contains(t.eos, id) {
+			t.eos = append(t.eos, id)
+		}
+	}
+	return nil
+}
+
+// The byte-level alphabet of GPT-2 writes every byte as a printable character: those that print as themselves, the
+// others, in order, as U+0100 and up.
+var byteRunes, runeBytes = alphabet()
+
+func alphabet() (runes [256]rune, bytes map[rune]byte) {
+	bytes = map[rune]byte{}
+	next := rune(0x100)
+	for b := range runes {
+		r := rune(b)
+		if r < '!' || r > '~' && r < 0xA1 || r == 0xAD {
+			r = next
+			next++
+		}
+		runes[b], bytes[r] = r, byte(b)
+	}
+	return runes, bytes
 }
 
 // alphabetOf writes bytes in the byte-level alphabet.

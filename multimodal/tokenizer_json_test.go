@@ -37,7 +37,7 @@ func load(t testing.TB, files map[string]string) (*Tokenizer, error) {
 			t.Fatal(err)
 		}
 	}
-	return LoadTokenizer(filepath.Join(dir, "tokenizer.json"))
+	return OpenTokenizer(dir)
 }
 
 func TestTokenizerJSONEncodesAsItsComponentsSay(t *testing.T) {
@@ -139,7 +139,7 @@ func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 		`token "a" has two ids`:          file("", "", `{"id":20,"content":"a"}`, ""),
 		"has the id 2000000000":          file("", "", `{"id":2000000000,"content":"x"}`, ""),
 		"has the id -1":                  file("", "", `{"id":-1,"content":"x"}`, ""),
-		"no vocabulary":                  `{"model":{"type":"BPE"}}`,
+		"without vocabulary":             `{"model":{"type":"BPE"}}`,
 		"0 decoders":                     strings.Replace(file("", "", "", ""), `{"type":"ByteLevel"},"model"`, `null,"model"`, 1),
 		"unexpected end of JSON":         file("", "", "", "")[:100],
 		"exceeded max depth":             `{"normalizer":` + strings.Repeat(`{"type":"Sequence","normalizers":[`, 1_000_000),
@@ -162,6 +162,35 @@ func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 	}
 }
 
+func TestFilesBeyondTheLimitAreNotRead(t *testing.T) {
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json"} {
+		dir := t.TempDir()
+		err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte(file("", "", "", "")), 0o600)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), nil, 0o600)
+		}
+		if err == nil {
+			err = os.Truncate(filepath.Join(dir, name), maxFile+1) // takes no room
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = OpenTokenizer(dir)
+		if want := name + " has 268435457 bytes; at most 268435456 are read"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+}
+
+func ggufTokenizer(meta map[string]any) (*Tokenizer, error) {
+	s, err := ggufSource(meta)
+	if err != nil {
+		return nil, err
+	}
+	tok, _, err := s.tokenizer()
+	return tok, err
+}
+
 func TestDamagedGGUFMetadataIsAnErrorThatNamesTheKey(t *testing.T) {
 	good := func() map[string]any {
 		return map[string]any{
@@ -169,7 +198,7 @@ func TestDamagedGGUFMetadataIsAnErrorThatNamesTheKey(t *testing.T) {
 			"tokenizer.ggml.token_type": []int64{1, 1, 1, 3}, "tokenizer.ggml.merges": []string{"a b"}, "tokenizer.ggml.eos_token_id": int64(3),
 		}
 	}
-	tok, err := FromGGUF(good())
+	tok, err := ggufTokenizer(good())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +213,7 @@ func TestDamagedGGUFMetadataIsAnErrorThatNamesTheKey(t *testing.T) {
 	for key, value := range bad {
 		meta := good()
 		meta[key] = value
-		if _, err := FromGGUF(meta); err == nil || !strings.Contains(err.Error(), key) {
+		if _, err := ggufTokenizer(meta); err == nil || !strings.Contains(err.Error(), key) {
 			t.Errorf("%s = %v: %v", key, value, err)
 		}
 	}
@@ -193,7 +222,7 @@ func TestDamagedGGUFMetadataIsAnErrorThatNamesTheKey(t *testing.T) {
 	} {
 		meta := good()
 		meta[key] = value
-		if _, err := FromGGUF(meta); err == nil {
+		if _, err := ggufTokenizer(meta); err == nil {
 			t.Errorf("%s = %v: no error", key, value)
 		}
 	}
@@ -207,11 +236,7 @@ func FuzzTokenizerJSON(f *testing.F) {
 		if json.Unmarshal([]byte(text), &parsed) != nil {
 			return
 		}
-		d, err := parsed.definition()
-		if err != nil {
-			return
-		}
-		if tok, err := newTokenizer(d); err == nil {
+		if tok, err := parsed.tokenizer(); err == nil {
 			tok.Decode(tok.Encode(input))
 		}
 	})

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/molt-go/molt/torch/model/gguf"
 )
 
 // smolLM is the tokenizer of the model file that `make test` fetches, loaded once.
@@ -21,12 +20,7 @@ var smolLM = sync.OnceValues(func() (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := gguf.Open(filepath.Join(cache, "molt", "models", "SmolLM2-135M-Instruct.Q4_1.gguf"))
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return FromGGUF(f.Meta)
+	return OpenTokenizer(filepath.Join(cache, "molt", "models", "SmolLM2-135M-Instruct.Q4_1.gguf"))
 })
 
 func smolLMTokenizer(t testing.TB) *Tokenizer {

@@ -1,184 +1,199 @@
 package jinja
 
 import (
-	"fmt"
-	"regexp"
+	_ "embed"
 	"slices"
 	"strings"
-	"time"
+	"sync"
 )
 
 type (
-	// fn is a filter, test, method or global. params names its parameters, those in brackets may be left out: "old new [count]";
-	// "*" takes whatever comes.
-	fn struct {
-		params string
-		do     func(*call) any
+	// function is a macro, or a filter, test, method or global, whose first argument is what stands before it.
+	function struct {
+		signature
+		label  string
+		self   []any  // the first arguments of a method
+		around *scope // where arguments become variables; nil: nowhere
+		do     native
 	}
-	call struct {
-		r     *run
-		self  any   // what stands before the filter, the test or the method's dot
-		args  []any // by position in params; absent{} where not given
-		pos   []any // as written
-		named *dict // as written
+	native    func(r *run, args []any) any // args are in the order of the signature
+	signature struct {
+		params   []string
+		defaults []expr // nil: none
+		rest     bool   // takes more arguments: a list and a dict of them stand behind the others
 	}
 	absent struct{}
 )
 
-// bind gives every parameter its argument, absent{} where there is none; ok is false where an argument is left over.
-func (r *run) bind(params []string, positional int, pos []any, named *dict) (args []any, ok bool) {
-	args = slices.Repeat([]any{absent{}}, len(params))
-	given := copy(args[:positional], pos)
-	for i, k := range named.keys {
-		at := slices.Index(params, r.str(k))
-		if at < given {
-			return args, false
+// library has the built-ins by kind, "filter", "test", "global" or the type whose methods they are, and name.
+type library map[string]map[string]*function
+
+//go:embed builtins.jinja
+var inJinja string
+
+var builtins = sync.OnceValue(func() library {
+	l := library{}
+	for _, natives := range []map[string]native{filters, tests, methods, globals} {
+		for definition, do := range natives {
+			l.define(definition, do)
 		}
-		args[at] = named.values[i]
 	}
-	return args, given == len(pos)
+	for definition := range strings.Lines(inJinja) {
+		l.define(definition, nil)
+	}
+	return l
+})
+
+// define adds a built-in: kinds and names, each with "|" between them, its signature and, where there is no do, its value.
+func (l library) define(definition string, do native) {
+	label, rest, _ := strings.Cut(definition, "(")
+	kinds, names, _ := strings.Cut(label, " ")
+	p := &parser{library: l, position: position{source: "{{(" + rest + "}}"}}
+	p.lex()
+	p.take()
+	f := &function{signature: p.signature(), label: names, do: do}
+	if p.has("=") {
+		value := p.expression()
+		f.around, f.do = &scope{}, func(r *run, _ []any) any { return value(r) }
+	}
+	for _, kind := range strings.Split(kinds, "|") {
+		if l[kind] == nil {
+			l[kind] = map[string]*function{}
+		}
+		for _, name := range strings.Split(names, "|") {
+			l[kind][name] = f
+		}
+	}
 }
 
-func (r *run) native(name string, f fn, self any, pos []any, named *dict) any {
-	c := &call{r: r, self: self, pos: pos, named: named}
-	for _, v := range append([]any{self}, pos...) {
+// call calls f.
+func (r *run) call(f *function, pos []any, named *dict) (v any) {
+	defer r.deeper()()
+	pos = slices.Concat(f.self, pos)
+	for _, v := range pos {
 		s, _ := v.(string)
-		r.step(1 + len(s)/32)
+		r.spend(perValue + len(s))
 	}
-	if f.params != "*" {
-		required, optional, _ := strings.Cut(f.params, "[")
-		must, may := strings.Fields(required), strings.Fields(strings.TrimSuffix(optional, "]"))
-		args, ok := r.bind(append(must, may...), len(must)+len(may), pos, named)
-		check(ok && !slices.Contains(args[:len(must)], any(absent{})), "TypeError: the arguments of %s must be (%s)", name, f.params)
-		c.args = args
+	args, others := slices.Repeat([]any{absent{}}, len(f.params)), &dict{}
+	n := copy(args, pos)
+	for _, k := range named.keys {
+		if i := slices.Index(f.params, r.str(k)); i >= n {
+			args[i] = named.values[k]
+		} else {
+			others.put(r, k, named.values[k])
+		}
 	}
-	v := f.do(c)
-	r.made(size(v))
+	ok := f.rest || n == len(pos) && len(others.keys) == 0
+	do := func(*run) {
+		for i, param := range f.params {
+			if args[i] == (absent{}) && f.defaults[i] != nil {
+				args[i] = f.defaults[i](r)
+			}
+			ok = ok && args[i] != absent{}
+			if f.around != nil {
+				r.scope.vars[param] = args[i]
+			}
+		}
+		check(ok, "TypeError: the arguments of %s are %v", f.label, f.params)
+		if f.rest {
+			args = append(args, list(pos[n:]), others)
+		}
+		v = f.do(r, args)
+	}
+	if f.around != nil {
+		r.within(f.around, do)
+	} else {
+		do(r)
+	}
+	r.spend(size(v))
 	return v
 }
 
-// or is argument i, or standard where it was not given.
-func (c *call) or(i int, standard any) any {
-	if c.args[i] == (absent{}) {
-		return standard
+// member is what the first of the two ways to look it up finds: attribute, item for v.key, the other way round for v[key].
+func (r *run) member(v, key any, first, second func(r *run, v, key any) (any, bool)) any {
+	mustExist(v)
+	e, ok := first(r, v, key)
+	if !ok {
+		e, ok = second(r, v, key)
 	}
-	return c.args[i]
-}
-
-func (c *call) text(i int, standard string) string {
-	s, ok := c.or(i, standard).(string)
-	check(ok, "TypeError: argument %d must be str, not %s", i+1, typeName(c.args[i]))
-	return s
-}
-
-func (c *call) int(i int, standard int64) int { return small(c.or(i, standard)) }
-func (c *call) flag(i int) bool               { return truth(c.or(i, false)) }
-func (c *call) str() string                   { return c.r.str(c.self) }
-func (c *call) items() []any                  { return c.r.iterate(c.self) }
-
-func (r *run) bound(name string, f fn, self any) *function {
-	repr := "<built-in method " + name + " of " + typeName(self) + " object at 0x0>"
-	return &function{repr, func(pos []any, named *dict) any { return r.native(name, f, self, pos, named) }}
-}
-
-// call calls a value.
-func (r *run) call(f any, pos []any, named *dict) any {
-	defer r.deeper()()
-	mustExist(f)
-	do, ok := f.(*function)
-	check(ok, "TypeError: '%s' object is not callable", typeName(f))
-	return do.call(pos, named)
-}
-
-// dot is v.name, where attributes hide items.
-func (r *run) dot(v any, name string) any {
-	if e := r.attribute(v, name); !missing(e) {
-		return e
-	}
-	return r.item(v, name)
-}
-
-// index is v[key], where items hide attributes.
-func (r *run) index(v, key any) any {
-	e := r.item(v, key)
-	if name, ok := key.(string); ok && missing(e) {
-		return r.attribute(v, name)
+	if !ok {
+		return undefined("UndefinedError: '" + typeName(v) + " object' has no attribute or element " + r.repr(key))
 	}
 	return e
 }
 
-func (r *run) attribute(v any, name string) any {
-	mustExist(v)
+func attribute(r *run, v, key any) (any, bool) {
+	label, _ := key.(string)
 	switch v := v.(type) {
 	case *namespace:
-		if e, ok := v.get(name); ok {
-			return e
-		}
+		return v.get(label)
 	case *loop:
-		if get, ok := loopAttributes[name]; ok {
-			return get(v)
+		if get, ok := loopAttributes[label]; ok {
+			return get(v), true
 		}
 	}
-	if f, ok := methods[typeName(v)][name]; ok {
-		return r.bound(name, f, v)
+	f, ok := r.library[typeName(v)][label]
+	if !ok {
+		return nil, false
 	}
-	return undefined("UndefinedError: '" + typeName(v) + " object' has no attribute '" + name + "'")
+	method := *f
+	method.self = []any{v}
+	return &method, true
 }
 
-func (r *run) item(v, key any) any {
-	mustExist(v)
-	kind := typeName(v)
+func item(r *run, v, key any) (any, bool) {
 	if d, ok := v.(*dict); ok {
-		if e, ok := d.get(key); ok {
-			return e
-		}
-	} else if i, ok := asInt(key); ok && slices.Contains([]string{"str", "list", "tuple", "range"}, kind) {
-		return at(r.iterate(v), i)
+		return d.get(key)
 	}
-	return undefined("UndefinedError: '" + kind + " object' has no element " + r.repr(key))
+	i, ok := asInt(key)
+	if !ok || !slices.Contains([]string{"str", "list", "tuple", "range"}, typeName(v)) {
+		return nil, false
+	}
+	return at(r.iterate(v), i), true
 }
 
 // at is items[i], counted from the end where i is negative.
-func at(items []any, i int64) any {
-	n := int64(len(items))
+func at(items []any, i int) any {
 	if i < 0 {
-		i += n
+		i += len(items)
 	}
-	if i < 0 || i >= n {
-		return undefined(fmt.Sprintf("UndefinedError: there is no item %d of %d", i, n))
+	if i < 0 || i >= len(items) {
+		return undefined("UndefinedError: there is no such item in the list")
 	}
 	return items[i]
 }
 
 // slice is v[from:to:by].
 func (r *run) slice(v, from, to, by any) any {
-	kind := typeName(v)
+	kind, items, step := typeName(v), r.iterate(v), 1
 	check(kind == "str" || kind == "list" || kind == "tuple", "TypeError: '%s' object cannot be sliced", kind)
-	items := r.iterate(v)
-	n, step := len(items), 1
 	if by != nil {
 		step = small(by)
 	}
 	check(step != 0, "ValueError: slice step cannot be zero")
-	first, last, low, high := 0, n, 0, n // bounds are cut to low and high
+	low, high := 0, len(items) // what bounds are cut to
 	if step < 0 {
-		first, last, low, high = n-1, -1, -1, n-1
+		low, high = -1, len(items)-1
 	}
-	bound := func(v any, place *int) {
-		if i := 0; v != nil {
-			if i = small(v); i < 0 {
-				i += n
-			}
-			*place = min(max(i, low), high)
+	bound := func(v any, standard int) int {
+		if v == nil {
+			return standard
 		}
+		i := small(v)
+		if i < 0 {
+			i += len(items)
+		}
+		return min(max(i, low), high)
 	}
-	bound(from, &first)
-	bound(to, &last)
+	first, last := bound(from, low), bound(to, high)
+	if step < 0 {
+		first, last = bound(from, high), bound(to, low)
+	}
 	part := []any{}
 	for i := first; (last-i)*step > 0; i += step {
 		part = append(part, items[i])
 	}
-	r.made(perElement * len(part))
+	r.spend(perValue * len(part))
 	if kind == "str" {
 		return r.join(part, "")
 	}
@@ -187,75 +202,22 @@ func (r *run) slice(v, from, to, by any) any {
 
 // join writes items one behind the other.
 func (r *run) join(items []any, sep string) string {
-	t := &text{r: r}
+	parts := make([]string, len(items))
 	for i, e := range items {
-		if i > 0 {
-			t.put(sep)
-		}
-		t.put(r.str(e))
+		parts[i] = r.str(e)
+		r.spend(len(parts[i]) + len(sep))
 	}
-	return t.String()
+	return strings.Join(parts, sep)
 }
 
 var loopAttributes = map[string]func(*loop) any{
-	"index":     func(l *loop) any { return int64(l.i + 1) },
-	"index0":    func(l *loop) any { return int64(l.i) },
-	"revindex":  func(l *loop) any { return int64(len(l.items) - l.i) },
-	"revindex0": func(l *loop) any { return int64(len(l.items) - l.i - 1) },
+	"index":     func(l *loop) any { return l.i + 1 },
+	"index0":    func(l *loop) any { return l.i },
+	"revindex":  func(l *loop) any { return len(l.items) - l.i },
+	"revindex0": func(l *loop) any { return len(l.items) - l.i - 1 },
 	"first":     func(l *loop) any { return l.i == 0 },
 	"last":      func(l *loop) any { return l.i == len(l.items)-1 },
-	"length":    func(l *loop) any { return int64(len(l.items)) },
+	"length":    func(l *loop) any { return len(l.items) },
 	"previtem":  func(l *loop) any { return at(l.items[:l.i], -1) },
 	"nextitem":  func(l *loop) any { return at(l.items[l.i+1:], 0) },
-}
-
-var globals = map[string]fn{
-	"range":           {"start [stop step]", rangeOf},
-	"dict":            {"*", func(c *call) any { return c.dict() }},
-	"namespace":       {"*", func(c *call) any { return &namespace{*c.dict()} }},
-	"lipsum":          {"*", func(*call) any { return fail("lipsum is not supported") }},
-	"strftime_now":    {"format", func(c *call) any { return strftime(c.r.now(), c.text(0, "")) }},
-	"raise_exception": {"message", func(c *call) any { return fail("TemplateError: %s", c.r.str(c.args[0])) }},
-}
-
-func rangeOf(c *call) any {
-	start, stop, step := 0, c.int(0, 0), c.int(2, 1)
-	if c.or(1, nil) != nil {
-		start, stop = stop, c.int(1, 0)
-	}
-	check(step != 0, "ValueError: range() arg 3 must not be zero")
-	items := []any{}
-	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
-		check(len(items) < 100000, "OverflowError: range too big; a template may make at most 100000 elements")
-		items = append(items, int64(i))
-	}
-	repr := fmt.Sprintf("range(%d, %d, %d)", start, stop, step)
-	return &seq{kind: "range", repr: strings.Replace(repr, ", 1)", ")", 1), items: items}
-}
-
-// dict is what Python's dict() makes of a mapping or pairs, and keywords.
-func (c *call) dict() *dict {
-	check(len(c.pos) <= 1, "TypeError: dict expected at most 1 argument, got %d", len(c.pos))
-	d := &dict{}
-	for _, v := range append(c.pos, c.named) {
-		d.update(c.r, v)
-	}
-	return d
-}
-
-var (
-	directive = regexp.MustCompile(`%-?.?`)
-	layouts   = map[string]string{
-		"Y": "2006", "m": "01", "d": "02", "H": "15", "I": "03", "M": "04", "S": "05", "p": "PM", "b": "Jan", "B": "January",
-		"a": "Mon", "A": "Monday", "y": "06", "j": "002", "Z": "MST", "z": "-0700", "F": "2006-01-02", "T": "15:04:05",
-		"R": "15:04", "-d": "2", "-m": "1", "-I": "3", "%": "%",
-	}
-)
-
-func strftime(t time.Time, format string) string {
-	return directive.ReplaceAllStringFunc(format, func(d string) string {
-		layout, ok := layouts[d[1:]]
-		check(ok, "ValueError: strftime directive %s is not supported", d)
-		return t.Format(layout)
-	})
 }

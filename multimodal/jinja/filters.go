@@ -9,73 +9,160 @@ import (
 	"unicode/utf8"
 )
 
-var filters = map[string]fn{
-	"capitalize": strMethods["capitalize"], "center": strMethods["center"], "lower": strMethods["lower"],
-	"replace": strMethods["replace"], "trim": strMethods["strip"], "upper": strMethods["upper"],
-	"abs":   {"", absolute},
-	"batch": {"linecount", batch},
-	"count": {"", length}, "length": {"", length},
-	"d": {"[default_value boolean]", standard}, "default": {"[default_value boolean]", standard},
-	"dictsort": {"", dictSort},
-	"e":        onText(escapes.Replace), "escape": onText(escapes.Replace),
-	"first":      {"", func(c *call) any { return at(c.items(), 0) }},
-	"float":      {"[default]", toFloat},
-	"indent":     {"[width first blank]", indent},
-	"int":        {"[default]", toInt},
-	"items":      {"", pairs},
-	"join":       {"[d]", func(c *call) any { return c.r.join(c.items(), c.r.str(c.or(0, ""))) }},
-	"last":       {"", func(c *call) any { return at(c.items(), -1) }},
-	"list":       {"", func(c *call) any { return list(slices.Clone(c.items())) }},
-	"map":        {"*", mapped},
-	"max":        {"", func(c *call) any { return at(c.r.sorted(c.items(), folded, false), -1) }},
-	"min":        {"", func(c *call) any { return at(c.r.sorted(c.items(), folded, false), 0) }},
-	"pprint":     {"", pprint},
-	"reject":     {"*", func(c *call) any { return c.choose(0, false) }},
-	"rejectattr": {"*", func(c *call) any { return c.choose(1, false) }},
-	"reverse":    {"", reverse},
-	"round":      {"[precision]", round},
-	"safe":       {"", func(c *call) any { return c.str() }}, "string": {"", func(c *call) any { return c.str() }},
-	"select":     {"*", func(c *call) any { return c.choose(0, true) }},
-	"selectattr": {"*", func(c *call) any { return c.choose(1, true) }},
-	"sort":       {"[reverse case_sensitive attribute]", sorted},
-	"sum":        {"[start]", sum},
-	"title":      onText(title(func(before rune) bool { return before < 0 || isSpace(before) || strings.ContainsRune("-({[<", before) })),
-	"tojson":     {"[ensure_ascii indent separators sort_keys]", toJSON},
-	"truncate":   {"[length]", truncate},
-	"wordcount":  {"", func(c *call) any { return int64(len(words.FindAllStringIndex(c.str(), -1))) }},
-	"xmlattr":    {"", xmlAttributes},
+var filters = map[string]native{
+	"filter batch(items, linecount)": func(r *run, a []any) any {
+		batches := []any{}
+		n := small(a[1])
+		check(n > 0, "ValueError: batch of %d", n)
+		for part := range slices.Chunk(r.iterate(a[0]), n) {
+			batches = append(batches, list(part))
+		}
+		return generator(batches)
+	},
+	"filter capitalize(s)": onText(capital),
+	"filter count|length(items)": func(r *run, a []any) any {
+		check(typeName(a[0]) != "generator", "TypeError: object of type 'generator' has no len()")
+		if s, ok := a[0].(string); ok {
+			return utf8.RuneCountInString(s)
+		}
+		return len(r.iterate(a[0]))
+	},
+	"filter e|escape(s)": onText(escapes.Replace),
+	"filter float(v, default=0.0)": func(_ *run, a []any) any {
+		if f, ok := readFloat(a[0]); ok {
+			return f
+		}
+		return a[1]
+	},
+	"filter indent(s, width=4, first=false, blank=false)": func(r *run, a []any) any {
+		width := r.spaces(a[1])
+		return r.capture(func() {
+			for i, line := range lineEnd.Split(r.str(a[0]), -1) {
+				if i > 0 {
+					r.put("\n")
+				}
+				if i == 0 && truth(a[2]) || i > 0 && (line != "" || truth(a[3])) {
+					r.put(width)
+				}
+				r.put(line)
+			}
+		})
+	},
+	"filter int(v, default=0)": func(_ *run, a []any) any {
+		if i, ok := asInt(a[0]); ok {
+			return i
+		} else if f, ok := readFloat(a[0]); ok && finite(f) {
+			return exact(f)
+		}
+		return a[1]
+	},
+	"filter items(dict)":          func(_ *run, a []any) any { return generator(as[*dict](a[0]).items()) },
+	"filter join(items, d='')":    func(r *run, a []any) any { return r.join(r.iterate(a[0]), r.str(a[1])) },
+	"filter list(items)":          func(r *run, a []any) any { return list(slices.Clone(r.iterate(a[0]))) },
+	"filter lower(s)":             onText(strings.ToLower),
+	"filter map(items, *)":        mapped,
+	"filter reject(items, *)":     choose(false, false),
+	"filter rejectattr(items, *)": choose(true, false),
+	"filter pprint(v)": func(r *run, a []any) any {
+		s := r.write(writer{comma: ", ", colon: ": ", sort: true}, a[0])
+		check(utf8.RuneCountInString(s) <= 80, "pprint of more than one line is not supported")
+		return s
+	},
+	"filter replace(s, old, new, count=-1)": replace,
+	"filter reverse(items)": func(r *run, a []any) any {
+		items := slices.Clone(r.iterate(a[0]))
+		slices.Reverse(items)
+		if typeName(a[0]) == "str" {
+			return r.join(items, "")
+		}
+		return generator(items)
+	},
+	// Halves go to the even digit, and a whole number stays one.
+	"filter round(n, precision=0)": func(_ *run, a []any) any {
+		precision := small(a[1])
+		check(precision >= 0 && precision <= 300, "ValueError: cannot round to %d digits", precision)
+		if f, ok := a[0].(float64); ok {
+			f, _ = strconv.ParseFloat(strconv.FormatFloat(f, 'f', precision, 64), 64)
+			return f
+		}
+		return small(a[0])
+	},
+	"filter select(items, *)":     choose(false, true),
+	"filter selectattr(items, *)": choose(true, true),
+	"filter sort(items, reverse=false, case_sensitive=false, attribute=none)": func(r *run, a []any) any {
+		return list(r.sorted(r.iterate(a[0]), r.getter(a[3]), !truth(a[2]), truth(a[1])))
+	},
+	"filter sum(items, start=0)": func(r *run, a []any) any {
+		for _, e := range r.iterate(a[0]) {
+			a[1] = r.operate("+", a[1], e)
+		}
+		return a[1]
+	},
+	"filter title(s)": onText(func(s string) string { return titleWord.ReplaceAllStringFunc(s, capital) }),
+	"filter tojson(v, ensure_ascii=false, indent=none, separators=none, sort_keys=false)": func(r *run, a []any) any {
+		w := writer{json: true, comma: ", ", colon: ": ", ascii: truth(a[1]), sort: truth(a[4])}
+		if a[2] != nil {
+			w.newline, w.indent, w.comma = "\n", r.spaces(a[2]), ","
+		}
+		if a[3] != nil {
+			pair := r.iterate(a[3])
+			check(len(pair) == 2, "ValueError: separators takes an item and a key separator")
+			w.comma, w.colon = as[string](pair[0]), as[string](pair[1])
+		}
+		return r.write(w, a[0])
+	},
+	"filter trim(s, chars=none)": trim(strings.TrimFunc),
+	"filter upper(s)":            onText(strings.ToUpper),
+	"filter wordcount(s)":        onText(func(s string) int { return len(words.FindAllStringIndex(s, -1)) }),
+	"filter xmlattr(dict)": func(r *run, a []any) any {
+		return r.capture(func() {
+			for _, k := range as[*dict](a[0]).keys {
+				label, v := r.str(k), as[*dict](a[0]).values[k]
+				check(!strings.ContainsAny(label, " \t\n\f\r/>="), "ValueError: invalid character in attribute name: %s", label)
+				if !missing(v) && v != nil {
+					r.put(" ", escapes.Replace(label), `="`, escapes.Replace(r.str(v)), `"`)
+				}
+			}
+		})
+	},
 }
 
 var (
-	words   = regexp.MustCompile(`[\pL\pN\pM_]+`)
-	escapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;")
+	words     = regexp.MustCompile(`[\pL\pN\pM_]+`)
+	titleWord = regexp.MustCompile(`[^-({\[<\s\v\x1c-\x1f\x{85}\pZ]+`)
+	lineEnd   = regexp.MustCompile(`\r\n|[\n\r\v\f\x1c-\x1e\x{85}\x{2028}\x{2029}]`)
+	escapes   = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;")
 )
 
+func itself(v any) any { return v }
+
 // getter reads an attribute path such as "function.name"; nil is the element itself.
-func (c *call) getter(path any) func(any) any {
+func (r *run) getter(path any) func(any) any {
 	if path == nil {
-		return func(v any) any { return v }
+		return itself
 	}
-	keys := strings.Split(c.r.str(path), ".")
+	keys := strings.Split(r.str(path), ".")
 	return func(v any) any {
-		for _, key := range keys {
-			check(strings.Trim(key, "0123456789") != "", "TypeError: attribute paths are of names, not numbers as %s", key)
-			v = c.r.index(v, key)
+		for _, part := range keys {
+			key := any(part)
+			if i, err := strconv.Atoi(part); err == nil {
+				key = i
+			}
+			v = r.member(v, key, item, attribute)
 		}
 		return v
 	}
 }
 
-// folded is text in lower case, as elements are compared.
-func folded(v any) any {
-	if s, ok := v.(string); ok {
-		return strings.ToLower(s)
+// sorted sorts a copy by what get gives of the elements, text in lower case if folded.
+func (r *run) sorted(items []any, get func(any) any, folded, reverse bool) []any {
+	key := func(v any) any {
+		v = get(v)
+		if s, ok := v.(string); ok && folded {
+			return strings.ToLower(s)
+		}
+		return v
 	}
-	return v
-}
-
-// sorted sorts a copy.
-func (r *run) sorted(items []any, key func(any) any, reverse bool) []any {
 	items = slices.Clone(items)
 	slices.SortStableFunc(items, func(a, b any) int {
 		if reverse {
@@ -86,108 +173,41 @@ func (r *run) sorted(items []any, key func(any) any, reverse bool) []any {
 	return items
 }
 
-func dictSort(c *call) any {
-	d, ok := c.self.(*dict)
-	check(ok, "TypeError: dictsort sorts a mapping, not %s", typeName(c.self))
-	return list(c.r.sorted(d.items(), func(pair any) any { return folded(pair.(*seq).items[0]) }, false))
+// applied is the filter or test that the first of args names, with the others as its arguments.
+func (r *run) applied(what string, args []any, named *dict) func(any) any {
+	label, _ := at(args, 0).(string)
+	f, ok := r.library[what][label]
+	check(ok, "TemplateRuntimeError: no %s named '%s'", what, label)
+	return func(v any) any { return r.call(f, slices.Concat([]any{v}, args[1:]), named) }
 }
 
-func sorted(c *call) any {
-	get, key := c.getter(c.or(2, nil)), folded
-	if c.flag(1) {
-		key = func(v any) any { return v }
-	}
-	return list(c.r.sorted(c.items(), func(v any) any { return key(get(v)) }, c.flag(0)))
-}
-
-func pairs(c *call) any {
-	d, ok := c.self.(*dict)
-	check(ok, "TypeError: can only get item pairs from a mapping")
-	return generator(d.items())
-}
-
-func reverse(c *call) any {
-	items := slices.Clone(c.items())
-	slices.Reverse(items)
-	if typeName(c.self) == "str" {
-		return c.r.join(items, "")
-	}
-	return generator(items)
-}
-
-func sum(c *call) any {
-	total := c.or(0, int64(0))
-	for _, e := range c.items() {
-		total = c.r.operate("+", total, e)
-	}
-	return total
-}
-
-func batch(c *call) any {
-	n, batches := c.int(0, 1), []any(nil)
-	check(n > 0, "ValueError: batch of %d", n)
-	for part := range slices.Chunk(c.items(), n) {
-		batches = append(batches, list(part))
-	}
-	return generator(batches)
-}
-
-func length(c *call) any {
-	if s, ok := c.self.(string); ok {
-		return int64(utf8.RuneCountInString(s))
-	}
-	check(typeName(c.self) != "generator", "TypeError: object of type 'generator' has no len()")
-	return int64(len(c.items()))
-}
-
-func standard(c *call) any {
-	if missing(c.self) || c.flag(1) && !truth(c.self) {
-		return c.or(0, "")
-	}
-	return c.self
-}
-
-// applied is the filter or test that argument i names, with the arguments behind it.
-func (c *call) applied(what string, table map[string]fn, i int) func(any) any {
-	name, _ := at(c.pos, int64(i)).(string)
-	f, ok := table[name]
-	check(ok, "TemplateRuntimeError: no %s named '%s'", what, name)
-	return func(v any) any { return c.r.native(name, f, v, c.pos[i+1:], c.named) }
-}
-
-func mapped(c *call) any {
-	path, byAttribute := c.named.get("attribute")
-	apply, items := c.getter(path), slices.Clone(c.items())
+func mapped(r *run, a []any) any {
+	items, args, named := slices.Clone(r.iterate(a[0])), r.iterate(a[1]), as[*dict](a[2])
+	path, byAttribute := named.get("attribute")
+	apply := r.getter(path)
 	if !byAttribute {
-		apply = c.applied("filter", c.r.filters, 0)
+		apply = r.applied("filter", args, named)
 	}
-	check(!byAttribute || len(c.pos)+len(c.named.keys) == 1, "FilterArgumentError: map takes a filter or an attribute")
+	check(!byAttribute || len(args)+len(named.keys) == 1, "FilterArgumentError: map takes a filter or an attribute")
 	for i, v := range items {
 		items[i] = apply(v)
 	}
 	return generator(items)
 }
 
-// choose keeps the elements that pass, or fail, a test; without a test, their truth counts. The test is argument i, behind
-// the attribute that it looks at.
-func (c *call) choose(i int, want bool) any {
-	get, test := c.getter(nil), c.getter(nil)
-	if i > 0 {
-		path := at(c.pos, 0)
-		mustExist(path)
-		get = c.getter(path)
+// choose keeps the elements that pass, or fail, a test, of an attribute or of themselves; without a test, their truth counts.
+func choose(byAttribute, want bool) native {
+	return func(r *run, a []any) any {
+		args, get, test := r.iterate(a[1]), itself, itself
+		if byAttribute {
+			mustExist(at(args, 0))
+			get, args = r.getter(args[0]), args[1:]
+		}
+		if len(args) > 0 {
+			test = r.applied("test", args, as[*dict](a[2]))
+		}
+		return generator(r.keep(r.iterate(a[0]), func(e any) bool { return truth(test(get(e))) == want }))
 	}
-	if i < len(c.pos) {
-		test = c.applied("test", c.r.tests, i)
-	}
-	return generator(c.r.keep(c.items(), func(e any) bool { return truth(test(get(e))) == want }))
-}
-
-func absolute(c *call) any {
-	if truth(c.r.operate("<", c.self, int64(0))) {
-		return c.r.operate("-", int64(0), c.self)
-	}
-	return c.self
 }
 
 // readFloat is what Python's float() makes of a value.
@@ -200,112 +220,33 @@ func readFloat(v any) (f float64, ok bool) {
 	return asFloat(v)
 }
 
-func toFloat(c *call) any {
-	if f, ok := readFloat(c.self); ok {
-		return f
-	}
-	return c.or(0, 0.0)
-}
-
-func toInt(c *call) any {
-	if i, ok := asInt(c.self); ok {
-		return i
-	}
-	if f, ok := readFloat(c.self); ok && finite(f) {
-		return exact(f)
-	}
-	return c.or(0, int64(0))
-}
-
-// round follows Python: halves go to the even digit, and a whole number stays one.
-func round(c *call) any {
-	f, isNumber := asFloat(c.self)
-	precision := c.int(0, 0)
-	check(isNumber && precision >= 0 && precision <= 300, "TypeError: cannot round in this way")
-	if _, whole := asInt(c.self); whole {
-		return c.self
-	}
-	f, _ = strconv.ParseFloat(strconv.FormatFloat(f, 'f', precision, 64), 64)
-	return f
-}
-
 // spaces is a text as it is or so many spaces.
-func (c *call) spaces(width any) string {
+func (r *run) spaces(width any) string {
 	if s, ok := width.(string); ok {
 		return s
 	}
-	n := max(small(width), 0)
-	c.r.made(n)
-	return strings.Repeat(" ", n)
-}
-
-func indent(c *call) any {
-	width, t := c.spaces(c.or(0, int64(4))), &text{r: c.r}
-	for i, line := range splitLines(c.str() + "\n") {
-		if i > 0 {
-			t.put("\n")
-		}
-		if i == 0 && c.flag(1) || i > 0 && (line != "" || c.flag(2)) {
-			t.put(width)
-		}
-		t.put(line)
-	}
-	return t.String()
-}
-
-// truncate cuts a text at a space; five characters more than wanted are let pass.
-func truncate(c *call) any {
-	s, n := c.str(), c.int(0, 255)
-	check(n >= 3, "AssertionError: expected length >= 3, got %d", n)
-	if utf8.RuneCountInString(s) <= n+5 {
-		return s
-	}
-	head := c.r.slice(s, nil, int64(n-3), nil).(string)
-	if i := strings.LastIndexByte(head, ' '); i >= 0 {
-		head = head[:i]
-	}
-	return head + "..."
-}
-
-func xmlAttributes(c *call) any {
-	d, ok := c.self.(*dict)
-	check(ok, "TypeError: xmlattr needs a mapping, not %s", typeName(c.self))
-	t := &text{r: c.r}
-	for i, v := range d.values {
-		if missing(v) || v == nil {
-			continue
-		}
-		key := c.r.str(d.keys[i])
-		check(!strings.ContainsAny(key, " \t\n\f\r/>="), "ValueError: invalid character in attribute name: %s", key)
-		t.put(" ", escapes.Replace(key), `="`, escapes.Replace(c.r.str(v)), `"`)
-	}
-	return t.String()
+	return r.repeat(" ", small(width)).(string)
 }
 
 var sequences = []string{"str", "list", "tuple", "dict", "range", "Undefined"}
 
-var tests = map[string]fn{
-	"iterable": ofType(append(sequences, "generator", "dict_keys", "dict_values", "dict_items")...),
-	"boolean":  ofType("bool"), "callable": ofType("function"), "float": ofType("float"), "integer": ofType("int"),
-	"mapping": ofType("dict"), "none": ofType("NoneType"), "string": ofType("str"), "undefined": ofType("Undefined"),
-	"number":   ofType("int", "float", "bool"),
-	"sequence": ofType(sequences...),
-	"defined":  {"", func(c *call) any { return !missing(c.self) }},
-	"true":     {"", func(c *call) any { return c.self == true }}, "false": {"", func(c *call) any { return c.self == false }},
-	"odd":         {"", func(c *call) any { return truth(c.r.operate("%", c.self, int64(2))) }},
-	"even":        {"", func(c *call) any { return !truth(c.r.operate("%", c.self, int64(2))) }},
-	"divisibleby": {"num", func(c *call) any { return !truth(c.r.operate("%", c.self, c.args[0])) }},
-	"sameas":      {"other", func(c *call) any { return typeName(c.self) == typeName(c.args[0]) && c.r.equal(c.self, c.args[0]) }},
-	"in":          relation("in"),
-	"==":          relation("=="), "eq": relation("=="), "equalto": relation("=="), "!=": relation("!="), "ne": relation("!="),
-	"<": relation("<"), "lt": relation("<"), "lessthan": relation("<"), "<=": relation("<="), "le": relation("<="),
-	">": relation(">"), "gt": relation(">"), "greaterthan": relation(">"), ">=": relation(">="), "ge": relation(">="),
+var tests = map[string]native{
+	"test boolean(v)":       isOf("bool"),
+	"test callable(v)":      isOf("function"),
+	"test false(v)":         func(_ *run, a []any) any { return a[0] == false },
+	"test float(v)":         isOf("float"),
+	"test integer(v)":       isOf("int"),
+	"test iterable(v)":      isOf(append(sequences, "generator", "dict_keys", "dict_values", "dict_items")...),
+	"test mapping(v)":       isOf("dict"),
+	"test none(v)":          isOf("NoneType"),
+	"test number(v)":        isOf("int", "float", "bool"),
+	"test sameas(v, other)": func(r *run, a []any) any { return typeName(a[0]) == typeName(a[1]) && r.equal(a[0], a[1]) },
+	"test sequence(v)":      isOf(sequences...),
+	"test string(v)":        isOf("str"),
+	"test true(v)":          func(_ *run, a []any) any { return a[0] == true },
+	"test undefined(v)":     isOf("Undefined"),
 }
 
-func ofType(names ...string) fn {
-	return fn{"", func(c *call) any { return slices.Contains(names, typeName(c.self)) }}
-}
-
-func relation(op string) fn {
-	return fn{"other", func(c *call) any { return c.r.operate(op, c.self, c.args[0]) }}
+func isOf(types ...string) native {
+	return func(_ *run, a []any) any { return slices.Contains(types, typeName(a[0])) }
 }

@@ -2,7 +2,6 @@ package jinja
 
 import (
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -11,18 +10,18 @@ import (
 type kind uint8
 
 const (
-	endOfFile kind = iota
-	data           // text between tags
-	number
-	sign // an operator, also "is not" and "not in"; or a tag's "{{", "}}", "{%" or "%}"
+	data   kind = iota // text between tags
+	number             // this and the next three are the groups of the pattern below
+	sign               // an operator, also "is not" and "not in"; or a tag's "{{", "}}", "{%" or "%}"
 	name
 	str
+	endOfFile
 )
 
 type token struct {
 	kind kind
 	text string
-	line int
+	at   int
 }
 
 const space = `[\s\v\x1c-\x1f\x{85}\pZ]*` // Python's
@@ -32,101 +31,92 @@ var (
 	rawTag  = regexp.MustCompile(`^\{%[-+]?` + space + `raw` + space + `(?:-%\}` + space + `|%\})`)
 	rawEnd  = regexp.MustCompile(`\{%([-+]?)` + space + `endraw` + space + `(?:\+%\}|-%\}` + space + `|%\}\n?)`)
 	note    = regexp.MustCompile(`\+#\}|-#\}` + space + `|#\}\n?`)
+	blanks  = regexp.MustCompile(`^` + space)
 	closing = map[string]*regexp.Regexp{
 		"{{": regexp.MustCompile(`^(?:-\}\}` + space + `|\}\})`),
 		"{%": regexp.MustCompile(`^(?:\+%\}|-%\}` + space + `|%\}\n?)`),
 	}
-	// The groups are the kinds number, sign, name and str.
 	tokens = regexp.MustCompile(`(?s)^(?:` +
 		`((?:\d+_)*\d+(?:\.(?:\d+_)*\d+)?[eE][-+]?(?:\d+_)*\d+|(?:\d+_)*\d+\.(?:\d+_)*\d+|` +
 		`0[xX](?:_?[0-9a-fA-F])+|[1-9](?:_?\d)*|0(?:_?0)*)|` +
 		`(is\s+not\b|not\s+in\b|==|!=|<=|>=|\*\*|//|[-+*/%~\[\](){}<>=.:|,])|` +
-		`([\pL_][\pL\pM\pN_]*)|('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))`)
+		`([\pL_][\pL\pM\pN_]*)|` +
+		`('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))`)
 	escape   = regexp.MustCompile(`(?s)\\(?:x..|u.{4}|U.{8}|[0-7]{1,3}|.)`)
 	newlines = strings.NewReplacer("\r\n", "\n", "\r", "\n")
 )
 
-type lexer struct {
-	rest      string
-	line      *int
-	tokens    []token
-	lineStart bool // the last tag took its newline with it
-}
-
 // lex cuts a template into tokens and removes the white space that signs, trim_blocks and lstrip_blocks remove.
-func lex(src string, line *int) []token {
-	l := &lexer{rest: strings.TrimSuffix(newlines.Replace(src), "\n"), line: line, lineStart: true}
-	for l.rest != "" {
-		l.next()
+func (p *parser) lex() {
+	for p.at < len(p.source) {
+		rest := p.source[p.at:]
+		m := opening.FindStringSubmatchIndex(rest)
+		if m == nil {
+			p.text(len(rest), "{{", "")
+			break
+		}
+		open := rest[m[0] : m[0]+2]
+		p.text(m[0], open, rest[m[2]:m[3]])
+		rest = rest[m[0]:]
+		switch raw := rawTag.FindString(rest); {
+		case raw != "":
+			p.at += len(raw)
+			rest = rest[len(raw):]
+			end := rawEnd.FindStringSubmatchIndex(rest)
+			check(end != nil, "TemplateSyntaxError: missing end of raw directive")
+			p.text(end[0], "{%", rest[end[2]:end[3]])
+			p.at += end[1] - end[0]
+		case open == "{#":
+			end := note.FindStringIndex(rest[2:])
+			check(end != nil, "TemplateSyntaxError: missing end of comment tag")
+			p.at += 2 + end[1]
+		default:
+			p.emit(sign, open, m[1]-m[0])
+			p.tag(open)
+		}
 	}
-	return append(l.tokens, token{kind: endOfFile, line: *line})
+	p.emit(endOfFile, "end of template", 0)
+	p.at = 0
 }
 
-func (l *lexer) emit(k kind, text string) { l.tokens = append(l.tokens, token{k, text, *l.line}) }
-
-// skip moves on by n bytes.
-func (l *lexer) skip(n int) {
-	part := l.rest[:n]
-	*l.line += strings.Count(part, "\n")
-	l.lineStart = strings.HasSuffix(part, "\n")
-	l.rest = l.rest[n:]
+// emit adds a token that takes n bytes of the source.
+func (p *parser) emit(k kind, text string, n int) {
+	p.tokens = append(p.tokens, token{k, text, p.at})
+	p.at += n
 }
 
-// data emits the next n bytes, less the white space that a tag with the given sign takes away before it.
-func (l *lexer) data(n int, sign string, isBlock bool) {
-	text := l.rest[:n]
-	at := strings.LastIndexByte(text, '\n') + 1
+// text emits the next n bytes, less the white space that a tag with this opening and sign takes away before it.
+func (p *parser) text(n int, open, sign string) {
+	text := p.source[p.at : p.at+n]
+	line := strings.LastIndexByte(text, '\n') + 1
+	startsLine := line > 0 || p.at == 0 || p.source[p.at-1] == '\n'
 	if sign == "-" {
 		text = strings.TrimRightFunc(text, isSpace)
-	} else if isBlock && sign == "" && (at > 0 || l.lineStart) && strings.TrimFunc(text[at:], isSpace) == "" {
-		text = text[:at]
+	} else if sign == "" && open != "{{" && startsLine && strings.TrimFunc(text[line:], isSpace) == "" {
+		text = text[:line]
 	}
 	if text != "" {
-		l.emit(data, text)
+		p.emit(data, text, 0)
 	}
-	l.skip(n)
+	p.at += n
 }
 
-// next reads the text up to the next tag, and the tag.
-func (l *lexer) next() {
-	m := opening.FindStringSubmatchIndex(l.rest)
-	if m == nil {
-		l.data(len(l.rest), "", false)
-		return
-	}
-	open := l.rest[m[0] : m[0]+2]
-	l.data(m[0], l.rest[m[2]:m[3]], open != "{{")
-	switch raw := rawTag.FindString(l.rest); {
-	case raw != "":
-		l.skip(len(raw))
-		end := rawEnd.FindStringSubmatchIndex(l.rest)
-		check(end != nil, "TemplateSyntaxError: missing end of raw directive")
-		l.data(end[0], l.rest[end[2]:end[3]], true)
-		l.skip(end[1] - end[0])
-	case open == "{#":
-		end := note.FindStringIndex(l.rest[2:])
-		check(end != nil, "TemplateSyntaxError: missing end of comment tag")
-		l.skip(2 + end[1])
-	default:
-		l.emit(sign, open)
-		l.skip(m[1] - m[0])
-		l.tag(open)
-	}
-}
-
-// tag reads the tokens of a tag up to its end.
-func (l *lexer) tag(open string) {
+// tag emits the tokens of a tag up to its end.
+func (p *parser) tag(open string) {
 	for depth := 0; ; {
-		l.skip(len(l.rest) - len(strings.TrimLeftFunc(l.rest, isSpace)))
-		if end := closing[open].FindString(l.rest); end != "" && depth == 0 {
-			l.emit(sign, map[string]string{"{{": "}}", "{%": "%}"}[open])
-			l.skip(len(end))
+		p.at += len(blanks.FindString(p.source[p.at:]))
+		rest := p.source[p.at:]
+		if end := closing[open].FindString(rest); end != "" && depth == 0 {
+			p.emit(sign, map[string]string{"{{": "}}", "{%": "%}"}[open], len(end))
 			return
 		}
-		m := tokens.FindStringSubmatchIndex(l.rest)
-		check(m != nil, "TemplateSyntaxError: unexpected char or end of the template in a tag: %.10q", l.rest)
-		group := slices.IndexFunc([]int{2, 4, 6, 8}, func(at int) bool { return m[at] >= 0 })
-		k, text := number+kind(group), l.rest[m[2+2*group]:m[1]]
+		m := tokens.FindStringSubmatch(rest)
+		check(m != nil, "TemplateSyntaxError: unexpected char or end of the template in a tag: %.10q", rest)
+		k := number
+		for m[k] == "" {
+			k++
+		}
+		text := m[k]
 		switch {
 		case k == str:
 			text = unescape(text[1 : len(text)-1])
@@ -138,8 +128,7 @@ func (l *lexer) tag(open string) {
 		case k == sign:
 			text = strings.Join(strings.Fields(text), " ")
 		}
-		l.emit(k, text)
-		l.skip(m[1])
+		p.emit(k, text, len(m[0]))
 	}
 }
 

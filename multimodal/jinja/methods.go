@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -8,186 +9,177 @@ import (
 	"unicode/utf8"
 )
 
-// methods by type. None changes a value.
-var methods = map[string]map[string]fn{
-	"str":   strMethods,
-	"list":  {"index": {"value", elementIndex}},
-	"tuple": {"index": {"value", elementIndex}},
-	"dict": {
-		"get": {"key [default]", func(c *call) any {
-			if v, ok := c.self.(*dict).get(c.args[0]); ok {
-				return v
-			}
-			return c.or(1, nil)
-		}},
-		"keys":   {"", func(c *call) any { return &seq{kind: "dict_keys", items: c.self.(*dict).keys} }},
-		"values": {"", func(c *call) any { return &seq{kind: "dict_values", items: c.self.(*dict).values} }},
-		"items":  {"", func(c *call) any { return &seq{kind: "dict_items", items: c.self.(*dict).items()} }},
-	},
-}
-
-func elementIndex(c *call) any {
-	i := slices.IndexFunc(c.items(), func(e any) bool { return c.r.equal(e, c.args[0]) })
-	check(i >= 0, "ValueError: the value is not in the list")
-	return int64(i)
-}
-
-// strMethods are also the filters of those names; c.str is then any value's text.
-var strMethods = map[string]fn{
-	"upper": onText(strings.ToUpper), "lower": onText(strings.ToLower),
-	"capitalize": onText(title(func(before rune) bool { return before < 0 })),
-	"title":      onText(title(func(before rune) bool { return !unicode.IsLetter(before) })),
-	"swapcase":   onText(func(s string) string { return strings.Map(swapCase, s) }),
-	"strip":      trim(strings.TrimFunc), "lstrip": trim(strings.TrimLeftFunc), "rstrip": trim(strings.TrimRightFunc),
-	"startswith":   {"prefix", func(c *call) any { return c.edge(strings.HasPrefix) }},
-	"endswith":     {"suffix", func(c *call) any { return c.edge(strings.HasSuffix) }},
-	"removeprefix": {"prefix", func(c *call) any { return strings.TrimPrefix(c.str(), c.text(0, "")) }},
-	"removesuffix": {"suffix", func(c *call) any { return strings.TrimSuffix(c.str(), c.text(0, "")) }},
-	"replace":      {"old new [count]", replace},
-	"split":        {"[sep maxsplit]", func(c *call) any { return c.split(false) }},
-	"rsplit":       {"[sep maxsplit]", func(c *call) any { return c.split(true) }},
-	"splitlines":   {"", func(c *call) any { return texts(splitLines(c.str())) }},
-	"partition":    {"sep", partition},
-	"join":         {"iterable", joinTexts},
-	"find":         find(strings.Index, false), "rfind": find(strings.LastIndex, false),
-	"index": find(strings.Index, true), "rindex": find(strings.LastIndex, true),
-	"count":   {"sub", func(c *call) any { return int64(strings.Count(c.str(), c.text(0, ""))) }},
-	"center":  {"[width]", center},
-	"zfill":   {"width", zeroFill},
-	"format":  {"*", formatText},
-	"isalpha": every(unicode.IsLetter), "isdigit": every(unicode.IsDigit), "isspace": every(isSpace),
-	"encode": {"*", func(*call) any { return fail("str.encode is not supported") }},
-}
-
-func onText(f func(string) string) fn {
-	return fn{"", func(c *call) any { return f(c.str()) }}
-}
-
-func every(is func(rune) bool) fn {
-	return fn{"", func(c *call) any {
-		return c.str() != "" && strings.IndexFunc(c.str(), func(r rune) bool { return !is(r) }) < 0
-	}}
-}
-
-// title capitalizes what stands behind a boundary; −1 is the start.
-func title(boundary func(before rune) bool) func(string) string {
-	return func(s string) string {
-		before := rune(-1)
-		return strings.Map(func(c rune) rune {
-			start := boundary(before)
-			if before = c; start {
-				return unicode.ToTitle(c)
-			}
-			return unicode.ToLower(c)
-		}, s)
-	}
-}
-
-func swapCase(c rune) rune {
-	if unicode.IsUpper(c) {
-		return unicode.ToLower(c)
-	}
-	return unicode.ToUpper(c)
-}
-
-func trim(cut func(string, func(rune) bool) string) fn {
-	return fn{"[chars]", func(c *call) any {
-		if c.or(0, nil) == nil {
-			return cut(c.str(), isSpace)
+// Methods never change a value.
+var methods = map[string]native{
+	"dict items(dict)": func(_ *run, a []any) any { return &seq{kind: "dict_items", items: as[*dict](a[0]).items()} },
+	"dict keys(dict)":  func(_ *run, a []any) any { return &seq{kind: "dict_keys", items: as[*dict](a[0]).keys} },
+	"dict values(dict)": func(_ *run, a []any) any {
+		values := []any{}
+		for _, k := range as[*dict](a[0]).keys {
+			values = append(values, as[*dict](a[0]).values[k])
 		}
-		chars := c.text(0, "")
-		c.r.step(len(c.str()) * min(len(chars), 64) / 32)
-		return cut(c.str(), func(r rune) bool { return strings.ContainsRune(chars, r) })
-	}}
+		return &seq{kind: "dict_values", items: values}
+	}, "list|tuple index(list, value)": func(r *run, a []any) any {
+		i := slices.IndexFunc(r.iterate(a[0]), func(e any) bool { return r.equal(e, a[1]) })
+		check(i >= 0, "ValueError: the value is not in the list")
+		return i
+	},
+	"str capitalize(s)":       onText(capital),
+	"str count(s, sub)":       onTexts(strings.Count),
+	"str encode(s, *)":        func(*run, []any) any { return fail("str.encode is not supported") },
+	"str endswith(s, suffix)": edge(strings.HasSuffix),
+	"str find(s, sub)":        find(strings.Index),
+	"str format(s, *)":        func(r *run, a []any) any { return r.format(as[string](a[0]), r.iterate(a[1]), as[*dict](a[2])) },
+	"str isalpha(s)":          onText(regexp.MustCompile(`^\pL+$`).MatchString),
+	"str isdigit(s)":          onText(regexp.MustCompile(`^\p{Nd}+$`).MatchString),
+	"str isspace(s)":          onText(func(s string) bool { return s != "" && strings.TrimFunc(s, isSpace) == "" }),
+	"str join(s, iterable)": func(r *run, a []any) any {
+		items := r.iterate(a[1])
+		for _, e := range items {
+			as[string](e)
+		}
+		return r.join(items, as[string](a[0]))
+	},
+	"str lower(s)":                         onText(strings.ToLower),
+	"str lstrip(s, chars=none)":            trim(strings.TrimLeftFunc),
+	"str removesuffix(s, suffix)":          onTexts(strings.TrimSuffix),
+	"str replace(s, old, new, count=-1)":   replace,
+	"str rfind(s, sub)":                    find(strings.LastIndex),
+	"str rsplit(s, sep=none, maxsplit=-1)": split(true),
+	"str rstrip(s, chars=none)":            trim(strings.TrimRightFunc),
+	"str split(s, sep=none, maxsplit=-1)":  split(false),
+	"str splitlines(s)": onText(func(s string) *seq {
+		lines := lineEnd.Split(s, -1)
+		if last := len(lines) - 1; lines[last] == "" {
+			lines = lines[:last]
+		}
+		return list(lines)
+	}),
+	"str startswith(s, prefix)": edge(strings.HasPrefix),
+	"str strip(s, chars=none)":  trim(strings.TrimFunc),
+	"str swapcase(s)":           onText(func(s string) string { return strings.Map(otherCase, s) }),
+	"str title(s)":              onText(func(s string) string { return letters.ReplaceAllStringFunc(s, capital) }),
+	"str upper(s)":              onText(strings.ToUpper),
 }
 
-func (c *call) edge(has func(s, part string) bool) bool {
-	if options, ok := c.args[0].(*seq); ok && options.kind == "tuple" {
-		return slices.ContainsFunc(options.items, func(o any) bool { return has(c.str(), c.r.str(o)) })
+var letters = regexp.MustCompile(`\pL+`)
+
+func onText[T any](f func(string) T) native {
+	return func(r *run, a []any) any { return f(r.str(a[0])) }
+}
+
+func onTexts[T any](f func(a, b string) T) native {
+	return func(r *run, a []any) any { return f(r.str(a[0]), as[string](a[1])) }
+}
+
+// otherCase is c's other case: of the two, c is one.
+func otherCase(c rune) rune { return unicode.ToUpper(c) + unicode.ToLower(c) - c }
+
+// capital is a text with a capital at the start only.
+func capital(s string) string {
+	_, n := utf8.DecodeRuneInString(s)
+	return strings.ToTitle(s[:n]) + strings.ToLower(s[n:])
+}
+
+// edge says whether a text starts or ends with another or with one of a tuple.
+func edge(has func(s, part string) bool) native {
+	return func(r *run, a []any) any {
+		options := []any{a[1]}
+		if t, ok := a[1].(*seq); ok && t.kind == "tuple" {
+			options = t.items
+		}
+		return slices.ContainsFunc(options, func(o any) bool { return has(as[string](a[0]), as[string](o)) })
 	}
-	return has(c.str(), c.text(0, ""))
 }
 
-// find is where a text is, in characters; -1 where it is not, which may be an error.
-func find(index func(s, part string) int, must bool) fn {
-	return fn{"sub", func(c *call) any {
-		i := index(c.str(), c.text(0, ""))
-		check(i >= 0 || !must, "ValueError: substring not found")
-		return int64(min(i, 0) + utf8.RuneCountInString(c.str()[:max(i, 0)]))
-	}}
+// find is where a text is, in characters; -1 where it is not.
+func find(index func(s, part string) int) native {
+	return onTexts(func(s, part string) int {
+		i := index(s, part)
+		return min(i, 0) + utf8.RuneCountInString(s[:max(i, 0)])
+	})
 }
 
-func replace(c *call) any {
-	s, old, with, times := c.str(), c.text(0, ""), c.text(1, ""), -1
-	if n := c.or(2, nil); n != nil {
-		times = small(n)
-	}
-	c.r.made(len(s) + len(with)*int(min(uint(times), uint(strings.Count(s, old)))))
+func replace(r *run, a []any) any {
+	s, old, with, times := r.str(a[0]), as[string](a[1]), as[string](a[2]), small(a[3])
+	r.spend(len(s) + len(with)*int(min(uint(times), uint(strings.Count(s, old)))))
 	return strings.Replace(s, old, with, times)
 }
 
-func (c *call) separator() string {
-	check(c.args[0] != "", "ValueError: empty separator")
-	return c.text(0, "")
-}
-
-// partition gives what is before the separator, it, and what is behind.
-func partition(c *call) any {
-	sep := c.separator()
-	before, after, found := strings.Cut(c.str(), sep)
-	if !found {
-		sep = ""
+func split(right bool) native {
+	return func(r *run, a []any) any {
+		s, n := as[string](a[0]), small(a[2])
+		if a[1] == nil {
+			check(n < 0, "ValueError: split with a maximum needs a separator")
+			return list(strings.FieldsFunc(s, isSpace))
+		}
+		sep := as[string](a[1])
+		check(sep != "", "ValueError: empty separator")
+		parts := strings.Split(s, sep)
+		if last := len(parts) - 1; n >= 0 && n < last && right {
+			parts = append([]string{strings.Join(parts[:last-n+1], sep)}, parts[last-n+1:]...)
+		} else if n >= 0 && n < last {
+			parts = append(parts[:n], strings.Join(parts[n:], sep))
+		}
+		return list(parts)
 	}
-	return tuple(before, sep, after)
 }
 
-func (c *call) split(right bool) any {
-	s, n := c.str(), c.int(1, -1)
-	if c.or(0, nil) == nil {
-		check(n < 0, "ValueError: split with a maximum needs a separator")
-		return texts(strings.FieldsFunc(s, isSpace))
+func trim(cut func(string, func(rune) bool) string) native {
+	return func(r *run, a []any) any {
+		s, unwanted := r.str(a[0]), isSpace
+		if a[1] != nil {
+			chars := as[string](a[1])
+			r.spend(len(s) * (len(chars)/16 + 4))
+			unwanted = func(c rune) bool { return strings.ContainsRune(chars, c) }
+		}
+		return cut(s, unwanted)
 	}
-	sep := c.separator()
-	parts := strings.Split(s, sep)
-	if last := len(parts) - 1; n >= 0 && n < last && right {
-		parts = append([]string{strings.Join(parts[:last-n+1], sep)}, parts[last-n+1:]...)
-	} else if n >= 0 && n < last {
-		parts = append(parts[:n], strings.Join(parts[n:], sep))
+}
+
+var globals = map[string]native{
+	"global dict(*)":                  func(r *run, a []any) any { return r.dict(a) },
+	"global lipsum(*)":                func(*run, []any) any { return fail("lipsum is not supported") },
+	"global namespace(*)":             func(r *run, a []any) any { return &namespace{*r.dict(a)} },
+	"global raise_exception(message)": func(r *run, a []any) any { return fail("TemplateError: %s", r.str(a[0])) },
+	"global range(start, stop=none, step=1)": func(_ *run, a []any) any {
+		start, stop, step := 0, small(a[0]), small(a[2])
+		if a[1] != nil {
+			start, stop = stop, small(a[1])
+		}
+		check(step != 0, "ValueError: range() arg 3 must not be zero")
+		items := []any{}
+		for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
+			check(len(items) < 100000, "OverflowError: range too big; a template may make at most 100000 elements")
+			items = append(items, i)
+		}
+		repr := fmt.Sprintf("range(%d, %d, %d)", start, stop, step)
+		return &seq{kind: "range", repr: strings.Replace(repr, ", 1)", ")", 1), items: items}
+	},
+	"global strftime_now(format)": func(r *run, a []any) any {
+		return directive.ReplaceAllStringFunc(as[string](a[0]), func(d string) string {
+			layout, ok := layouts[d[1:]]
+			check(ok, "ValueError: strftime directive %s is not supported", d)
+			return r.now().Format(layout)
+		})
+	},
+}
+
+// dict is what Python's dict() makes of a mapping or pairs, and keywords.
+func (r *run) dict(a []any) *dict {
+	d, from := &dict{}, r.iterate(a[0])
+	check(len(from) <= 1, "TypeError: dict expected at most 1 argument, got %d", len(from))
+	for _, v := range append(from, a[1]) {
+		d.update(r, v)
 	}
-	return texts(parts)
+	return d
 }
 
-var lineEnd = regexp.MustCompile(`\r\n|[\n\r\v\f\x1c-\x1e\x{85}\x{2028}\x{2029}]|$`)
-
-func splitLines(s string) []string {
-	var lines []string
-	for s != "" {
-		end := lineEnd.FindStringIndex(s)
-		lines = append(lines, s[:end[0]])
-		s = s[end[1]:]
+var (
+	directive = regexp.MustCompile(`%-?.?`)
+	layouts   = map[string]string{
+		"Y": "2006", "m": "01", "d": "02", "H": "15", "I": "03", "M": "04", "S": "05", "p": "PM", "b": "Jan", "B": "January",
+		"a": "Mon", "A": "Monday", "y": "06", "j": "002", "Z": "MST", "z": "-0700", "F": "2006-01-02", "T": "15:04:05",
+		"R": "15:04", "-d": "2", "-m": "1", "-I": "3", "%": "%",
 	}
-	return lines
-}
-
-func joinTexts(c *call) any {
-	items := c.r.iterate(c.args[0])
-	for i, e := range items {
-		check(typeName(e) == "str", "TypeError: sequence item %d: expected str instance, %s found", i, typeName(e))
-	}
-	return c.r.join(items, c.str())
-}
-
-func center(c *call) any {
-	s, width := c.str(), c.int(0, 80)
-	n := max(0, width-utf8.RuneCountInString(s))
-	c.r.made(n)
-	before := n/2 + n&width&1
-	return strings.Repeat(" ", before) + s + strings.Repeat(" ", n-before)
-}
-
-func zeroFill(c *call) any {
-	n := max(0, c.int(0, 0)-utf8.RuneCountInString(c.str()))
-	check(!strings.ContainsAny(c.str()[:min(1, len(c.str()))], "+-"), "ValueError: zfill of a text with a sign is not supported")
-	c.r.made(n)
-	return strings.Repeat("0", n) + c.str()
-}
+)

@@ -8,11 +8,11 @@ import (
 )
 
 // asInt is an integer or a bool; ok is false for other values.
-func asInt(v any) (i int64, ok bool) {
+func asInt(v any) (i int, ok bool) {
 	if v == true {
 		return 1, true
 	}
-	i, ok = v.(int64)
+	i, ok = v.(int)
 	return i, ok || v == false
 }
 
@@ -24,19 +24,19 @@ func asFloat(v any) (f float64, ok bool) {
 	return float64(i), ok
 }
 
-func finite(f float64) bool { return !math.IsNaN(f) && !math.IsInf(f, 0) }
+func finite(f float64) bool { return math.Abs(f) <= math.MaxFloat64 }
 
 // exact is f without its fraction; beyond 2**53, where floats skip integers, it fails.
-func exact(f float64) int64 {
+func exact(f float64) int {
 	check(math.Abs(f) <= 1<<53, "OverflowError: integers that are computed must be within 2**53, as %v is not", f)
-	return int64(f)
+	return int(f)
 }
 
-// small is an integer for a size or position: far beyond every budget, but no product with a size overflows.
+// small is an integer for a size or position: far beyond every limit, but no product with a size overflows.
 func small(v any) int {
 	i, ok := asInt(v)
 	check(ok && max(i, -i) >= 0 && max(i, -i) < 1<<36, "TypeError: a size or position must be a small int, not %s", typeName(v))
-	return int(i)
+	return i
 }
 
 // operate is a op b for all operators but and, or.
@@ -53,112 +53,105 @@ func (r *run) operate(op string, a, b any) any {
 		a, b, op = r.str(a), r.str(b), "+"
 	}
 	mustExist(a, b)
-	_, firstInt := asInt(a)
-	_, secondInt := asInt(b)
-	f, isNumber := asFloat(a)
-	if g, ok := asFloat(b); ok && isNumber {
-		z := onFloats(op, f, g)
-		if firstInt && secondInt && op != "/" && (op != "**" || g >= 0) {
-			exact(f)
-			exact(g)
+	x, isNumber := asFloat(a)
+	if y, ok := asFloat(b); ok && isNumber {
+		z := arithmetic[op](x, y)
+		check(finite(z) || strings.Contains("+-*", op) || !finite(x) || !finite(y), "ZeroDivisionError: %v %s %v is not finite", x, op, y)
+		if typeName(a) != "float" && typeName(b) != "float" && op != "/" && (op != "**" || y >= 0) {
+			exact(x)
+			exact(y)
 			return exact(z)
 		}
 		return z
 	}
-	if s, ok := a.(string); ok && op == "%" {
-		return r.percent(s, b)
-	}
-	if op == "*" && firstInt {
+	if op == "*" && isNumber {
 		a, b = b, a
 	}
-	v, isSeq := a.(*seq)
-	isSeq = isSeq && (v.kind == "list" || v.kind == "tuple")
-	if s, isText := a.(string); (isText || isSeq) && op == "*" {
-		n := max(small(b), 0)
-		if r.made(size(a) * n); isText {
-			return strings.Repeat(s, n)
-		}
-		return &seq{kind: v.kind, items: slices.Repeat(v.items, n)}
-	} else if op == "+" && typeName(a) == typeName(b) && (isText || isSeq) {
-		if r.made(size(a) + size(b)); isText {
+	switch kind := typeName(a); {
+	case kind == "str" && op == "%":
+		return r.percent(a.(string), b)
+	case kind != "str" && kind != "list" && kind != "tuple":
+	case op == "*":
+		return r.repeat(a, small(b))
+	case op == "+" && kind == typeName(b):
+		r.spend(size(a) + size(b))
+		if s, ok := a.(string); ok {
 			return s + b.(string)
 		}
-		return &seq{kind: v.kind, items: slices.Concat(v.items, b.(*seq).items)}
+		return &seq{kind: kind, items: slices.Concat(a.(*seq).items, b.(*seq).items)}
 	}
 	return fail("TypeError: unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(a), typeName(b))
 }
 
-func onFloats(op string, f, g float64) (z float64) {
-	m := math.Mod(f, g)
-	if m != 0 && (m < 0) != (g < 0) { // Python's remainder has the sign of the divisor
-		m += g
+// repeat is a text, list or tuple n times.
+func (r *run) repeat(v any, n int) any {
+	n = max(n, 0)
+	r.spend(size(v) * n)
+	if s, ok := v.(*seq); ok {
+		return &seq{kind: s.kind, items: slices.Repeat(s.items, n)}
 	}
-	switch op {
-	case "+":
-		return f + g
-	case "-":
-		return f - g
-	case "*":
-		return f * g
-	case "/":
-		z = f / g
-	case "//":
-		z = math.Round((f - m) / g)
-	case "%":
-		z = m
-	case "**":
-		z = math.Pow(f, g)
+	return strings.Repeat(v.(string), n)
+}
+
+var arithmetic = map[string]func(x, y float64) float64{
+	"+":  func(x, y float64) float64 { return x + y },
+	"-":  func(x, y float64) float64 { return x - y },
+	"*":  func(x, y float64) float64 { return x * y },
+	"/":  func(x, y float64) float64 { return x / y },
+	"//": func(x, y float64) float64 { return math.Round((x - modulo(x, y)) / y) },
+	"%":  modulo,
+	"**": math.Pow,
+}
+
+// modulo is Python's remainder, which has the sign of the divisor.
+func modulo(x, y float64) float64 {
+	m := math.Mod(x, y)
+	if m != 0 && (m < 0) != (y < 0) {
+		m += y
 	}
-	check(finite(z) || !finite(f) || !finite(g), "ZeroDivisionError: %v %s %v is not finite", f, op, g)
-	return z
+	return m
 }
 
 // equal is Python's ==.
 func (r *run) equal(a, b any) bool {
-	r.step(1)
-	switch x := a.(type) {
-	case string:
-		y, ok := b.(string)
-		r.step(min(len(x), len(y)) / 32)
-		return ok && x == y
-	case *seq:
-		y, ok := b.(*seq)
-		defer r.deeper()()
-		return ok && x.kind == y.kind && slices.EqualFunc(x.items, y.items, r.equal)
-	case *dict:
-		y, ok := b.(*dict)
-		defer r.deeper()()
-		for i := 0; ok && i < len(x.keys); i++ {
-			w, has := y.get(x.keys[i])
-			ok = has && len(x.keys) == len(y.keys) && r.equal(x.values[i], w)
-		}
-		return ok && len(x.keys) == len(y.keys)
-	case undefined:
-		return typeName(b) == "Undefined"
-	}
+	r.spend(perValue + min(size(a), size(b)))
 	_, isNumber := asFloat(a)
 	if _, ok := asFloat(b); ok && isNumber {
 		return r.compare("==", a, b) == 0
 	}
-	return a == b // pointers and nil
+	switch x := a.(type) {
+	case *seq:
+		defer r.deeper()()
+		y, ok := b.(*seq)
+		return ok && x.kind == y.kind && slices.EqualFunc(x.items, y.items, r.equal)
+	case *dict:
+		defer r.deeper()()
+		y, ok := b.(*dict)
+		return ok && len(x.keys) == len(y.keys) && !slices.ContainsFunc(x.keys, func(k any) bool {
+			v, has := y.values[k]
+			return !has || !r.equal(x.values[k], v)
+		})
+	case undefined:
+		return missing(b)
+	}
+	return a == b
 }
 
 // compare orders a and b; op is for the error message.
 func (r *run) compare(op string, a, b any) int {
-	r.step(1)
 	mustExist(a, b)
-	x, isInt := asInt(a)
-	if y, ok := asInt(b); ok && isInt {
+	r.spend(perValue + min(size(a), size(b)))
+	i, isInt := asInt(a)
+	if j, ok := asInt(b); ok && isInt {
+		return cmp.Compare(i, j)
+	}
+	x, isNumber := asFloat(a)
+	if y, ok := asFloat(b); ok && isNumber {
 		return cmp.Compare(x, y)
 	}
-	f, isNumber := asFloat(a)
-	if g, ok := asFloat(b); ok && isNumber {
-		return cmp.Compare(f, g)
-	}
-	s, ok := a.(string)
-	t, isText := b.(string)
+	s, isText := a.(string)
+	t, ok := b.(string)
 	check(ok && isText, "TypeError: '%s' not supported between instances of '%s' and '%s'", op, typeName(a), typeName(b))
-	r.step(min(len(s), len(t)) / 32)
 	return strings.Compare(s, t)
 }
 
@@ -167,7 +160,7 @@ func (r *run) contains(box, v any) bool {
 	case string:
 		s, ok := v.(string)
 		check(ok, "TypeError: 'in <string>' requires string as left operand, not %s", typeName(v))
-		r.step(len(box) / 32)
+		r.spend(len(box))
 		return strings.Contains(box, s)
 	case *dict:
 		_, ok := box.get(v)

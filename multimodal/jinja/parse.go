@@ -9,103 +9,59 @@ import (
 
 // parser turns tokens into closures. Rules follow the grammar of Jinja 3.1; each method parses one rule.
 type parser struct {
-	tokens  []token
-	at      int
-	line    int // of the tag that is being parsed
-	nesting int // rules within each other
-	chain   int // operators in this tag
-	loops   int // for statements around here within the macro
-}
-
-func (t token) String() string {
-	if t.kind == endOfFile {
-		return "end of template"
-	}
-	return "'" + t.text + "'"
+	position
+	tokens []token // those that are left
+	loops  int     // for statements around here within the macro
+	library
 }
 
 func (p *parser) take() token {
-	t := p.tokens[p.at]
+	t := p.tokens[0]
+	p.at = t.at
 	if t.kind != endOfFile {
-		p.at++
+		p.tokens = p.tokens[1:]
 	}
-	p.line = t.line
 	return t
 }
 
 // is says whether the next token is one of these operators or words.
 func (p *parser) is(texts ...string) bool {
-	t := p.tokens[p.at]
+	t := p.tokens[0]
 	return (t.kind == sign || t.kind == name) && slices.Contains(texts, t.text)
 }
 
-// accept takes the next token if it is one of these; "" if not.
-func (p *parser) accept(texts ...string) string {
-	if !p.is(texts...) {
-		return ""
+// has takes the next token if it is this one.
+func (p *parser) has(text string) bool {
+	found := p.is(text)
+	if found {
+		p.take()
 	}
-	return p.take().text
+	return found
 }
 
-func (p *parser) has(text string) bool { return p.accept(text) != "" }
-
 func (p *parser) expect(text string) {
-	t := p.tokens[p.at]
-	check(p.has(text), "TemplateSyntaxError: expected token '%s', got %v", text, t)
+	check(p.has(text), "TemplateSyntaxError: expected token '%s', got '%s'", text, p.tokens[0].text)
 }
 
 func (p *parser) name() string {
 	t := p.take()
-	check(t.kind == name, "TemplateSyntaxError: expected token 'name', got %v", t)
+	check(t.kind == name, "TemplateSyntaxError: expected token 'name', got '%s'", t.text)
 	return t.text
-}
-
-func (p *parser) deeper() func() {
-	p.nesting++
-	check(p.nesting <= maxNesting, "RecursionError: more than %d levels of brackets or statements", maxNesting)
-	return func() { p.nesting-- }
-}
-
-// link counts an operator; each is one more closure around the last.
-func (p *parser) link() {
-	p.chain++
-	check(p.chain <= maxChain, "RecursionError: more than %d operators in one tag", maxChain)
-}
-
-// expression parses a value with inline if.
-func (p *parser) expression() expr {
-	defer p.deeper()()
-	e := p.simple()
-	for p.has("if") {
-		p.link()
-		then, cond := e, p.simple()
-		other := constant(undefined("UndefinedError: the inline if-expression evaluated to false and no else section was defined"))
-		if p.has("else") {
-			other = p.expression()
-		}
-		e = func(r *run) any {
-			if truth(cond(r)) {
-				return then(r)
-			}
-			return other(r)
-		}
-	}
-	return e
 }
 
 // sequence parses one value or, with commas, a tuple.
 func (p *parser) sequence(item func() expr) expr {
-	var parts []expr
+	var items []expr
 	isTuple := p.is(")")
 	for more := !isTuple; more; more = more && !p.is(")", "=", "%}", "}}") {
-		parts = append(parts, item())
+		items = append(items, item())
 		more = p.has(",")
 		isTuple = isTuple || more
 	}
 	if !isTuple {
-		return parts[0]
+		return items[0]
 	}
-	return func(r *run) any { return tuple(eval(r, parts)...) }
+	return func(r *run) any { return tuple(eval(r, items)...) }
 }
 
 func eval(r *run, parts []expr) []any {
@@ -113,63 +69,83 @@ func eval(r *run, parts []expr) []any {
 	for i, e := range parts {
 		values[i] = e(r)
 	}
-	r.made(perElement * len(parts))
+	r.spend(perValue * len(parts))
 	return values
 }
 
-// levels are the binary operators, the weakest first, and the place of the unary not among them.
-var levels = [][]string{
-	{"or"}, {"and"}, {"not"}, {"==", "!=", "<", "<=", ">", ">=", "in", "not in"}, {"+", "-"}, {"~"}, {"*", "/", "//", "%"}, {"**"},
+// strength of the binary operators; that of "not" is 4.
+var strength = map[string]int{
+	"if": 1, "or": 2, "and": 3, "==": 5, "!=": 5, "<": 5, "<=": 5, ">": 5, ">=": 5, "in": 5, "not in": 5,
+	"+": 6, "-": 6, "~": 7, "*": 8, "/": 8, "//": 8, "%": 8, "**": 9,
 }
 
-func (p *parser) simple() expr { return p.binary(0) }
+func (p *parser) expression() expr { return p.binary(1) }
 
-func (p *parser) binary(level int) expr {
-	switch {
-	case level == len(levels):
-		return p.unary(true)
-	case level == 2 && p.has("not"):
-		defer p.deeper()()
-		e := p.binary(level)
-		return func(r *run) any { return !truth(e(r)) }
-	case level == 2:
-		return p.binary(level + 1)
+// simple parses an expression without inline if.
+func (p *parser) simple() expr { return p.binary(2) }
+
+// binary parses a value with operators of at least the given strength.
+func (p *parser) binary(least int) expr {
+	defer p.deeper()()
+	var left, last expr // last: the right side of the comparison that left is
+	if least <= 4 && p.has("not") {
+		e := p.binary(4)
+		left = func(r *run) any { return !truth(e(r)) }
+	} else {
+		left = p.unary(true)
 	}
-	left := p.binary(level + 1)
-	last := left
-	for op, first := p.accept(levels[level]...), true; op != ""; op, first = p.accept(levels[level]...), false {
-		p.link()
-		before, a, b := left, last, p.binary(level+1)
-		last = b
+	for {
+		op := p.tokens[0].text
+		level := strength[op]
+		if level < least || !p.is(op) {
+			return left
+		}
+		p.take()
+		p.deeper() // each operator is one more closure around the last
+		a, middle, b := left, last, p.binary(level+1)
 		switch {
-		case op == "or" || op == "and":
+		case op == "if":
+			other := constant(undefined("UndefinedError: the inline if-expression evaluated to false and no else section was defined"))
+			if p.has("else") {
+				other = p.expression()
+			}
 			left = func(r *run) any {
-				if v := before(r); truth(v) == (op == "or") {
+				if truth(b(r)) {
+					return a(r)
+				}
+				return other(r)
+			}
+		case op == "and" || op == "or":
+			left = func(r *run) any {
+				if v := a(r); truth(v) == (op == "or") {
 					return v
 				}
 				return b(r)
 			}
-		case level == 3 && !first: // a < b < c is a < b and b < c
-			left = func(r *run) any { return truth(before(r)) && truth(r.operate(op, a(r), b(r))) }
+		case level == 5 && middle != nil: // a < b < c is a < b and b < c
+			left = func(r *run) any { return truth(a(r)) && truth(r.operate(op, middle(r), b(r))) }
 		default:
-			left = func(r *run) any { return r.operate(op, before(r), b(r)) }
+			left = func(r *run) any { return r.operate(op, a(r), b(r)) }
+		}
+		if level == 5 {
+			last = b
 		}
 	}
-	return left
 }
 
 func (p *parser) unary(withFilters bool) expr {
-	op := p.accept("-", "+")
-	if op == "" {
+	minus := p.is("-")
+	if !minus && !p.is("+") {
 		return p.postfix(p.primary(), withFilters)
 	}
+	p.take()
 	done := p.deeper()
 	operand := p.unary(false)
 	done()
 	return p.postfix(func(r *run) any {
-		v := r.operate("+", int64(0), operand(r)) // only numbers have a sign
-		if op == "-" {
-			v = r.operate("*", int64(-1), v)
+		v := r.operate("-", operand(r), 0) // only numbers have a sign
+		if minus {
+			v = r.operate("*", v, -1)
 		}
 		return v
 	}, withFilters)
@@ -177,44 +153,41 @@ func (p *parser) unary(withFilters bool) expr {
 
 var constants = map[string]any{"true": true, "True": true, "false": false, "False": false, "none": nil, "None": nil}
 
+// primary parses a name, a constant, or what an opening bracket begins: a tuple or an expression, a list or a dict.
 func (p *parser) primary() expr {
-	switch t := p.take(); {
-	case t.kind == name:
+	t := p.take()
+	switch t.kind {
+	case name:
 		if v, ok := constants[t.text]; ok {
 			return constant(v)
 		}
 		check(t.text != "varargs" && t.text != "kwargs", "TemplateSyntaxError: %s is not supported", t.text)
-		return func(r *run) any { return r.name(t.text) }
-	case t.kind == number:
+		return func(r *run) any { return r.variable(t.text) }
+	case number:
 		return constant(parseNumber(t.text))
-	case t.kind == str:
-		for p.tokens[p.at].kind == str {
+	case str:
+		for p.tokens[0].kind == str {
 			t.text += p.take().text
 		}
 		return constant(t.text)
-	default:
-		defer p.deeper()()
-		return p.bracket(t)
 	}
-}
-
-// bracket parses what an opening bracket begins: a tuple or an expression, a list or a dict.
-func (p *parser) bracket(open token) (e expr) {
+	defer p.deeper()()
 	var items, values []expr
-	switch open.text {
+	switch t.text {
 	case "(":
-		e = p.sequence(p.expression)
+		e := p.sequence(p.expression)
 		p.expect(")")
+		return e
 	case "[":
 		p.commas("]", func() { items = append(items, p.expression()) })
-		e = func(r *run) any { return list(eval(r, items)) }
+		return func(r *run) any { return list(eval(r, items)) }
 	case "{":
 		p.commas("}", func() {
 			items = append(items, p.expression())
 			p.expect(":")
 			values = append(values, p.expression())
 		})
-		e = func(r *run) any {
+		return func(r *run) any {
 			d := &dict{}
 			for i, key := range items {
 				d.put(r, key(r), values[i](r))
@@ -222,13 +195,13 @@ func (p *parser) bracket(open token) (e expr) {
 			return d
 		}
 	}
-	check(e != nil && open.kind == sign, "TemplateSyntaxError: unexpected %v", open)
-	return e
+	fail("TemplateSyntaxError: unexpected '%s'", t.text)
+	return nil
 }
 
 func constant(v any) expr {
 	return func(r *run) any {
-		r.step(1)
+		r.spend(perValue)
 		return v
 	}
 }
@@ -245,7 +218,7 @@ func (p *parser) commas(closing string, item func()) {
 func parseNumber(s string) any {
 	i, err := strconv.ParseInt(s, 0, 64)
 	if err == nil {
-		return i
+		return int(i)
 	}
 	s = strings.ReplaceAll(s, "_", "")
 	f, floatErr := strconv.ParseFloat(s, 64)
@@ -258,26 +231,25 @@ func parseNumber(s string) any {
 
 // postfix parses what stands behind a value: attributes, subscripts, calls and, if wanted, filters and tests.
 func (p *parser) postfix(e expr, withFilters bool) expr {
-	for filtered := false; ; p.link() {
+	for filtered := false; ; p.deeper() {
 		of := e
 		switch {
 		case !filtered && p.has("."):
-			name := p.name()
-			e = func(r *run) any { return r.dot(of(r), name) }
+			attr := p.name()
+			e = func(r *run) any { return r.member(of(r), attr, attribute, item) }
 		case !filtered && p.has("["):
 			e = p.subscript(of)
 		case p.is("("):
-			args := p.arguments()
+			args := p.arguments(of)
 			e = func(r *run) any {
-				f := of(r)
 				pos, named := args(r)
-				return r.call(f, pos, named)
+				return r.call(as[*function](pos[0]), pos[1:], named)
 			}
 		case withFilters && p.has("|"):
-			e, filtered = p.filter(of, "filter", filters), true
+			e, filtered = p.filter(of, "filter"), true
 		case withFilters && p.is("is", "is not"):
 			negated := p.take().text == "is not"
-			test := p.filter(of, "test", tests)
+			test := p.filter(of, "test")
 			e, filtered = func(r *run) any { return truth(test(r)) != negated }, true
 		default:
 			return e
@@ -290,40 +262,55 @@ func (p *parser) subscript(of expr) expr {
 	bounds := [3]expr{constant(nil), constant(nil), constant(nil)}
 	check(!p.is("]"), "TemplateSyntaxError: expected a subscript expression")
 	colons := 0
-	for ; colons < 3; colons++ {
+	for more := true; more; colons++ {
+		check(colons < 3, "TemplateSyntaxError: expected token ']', got ':'")
 		if !p.is(":", "]") {
 			bounds[colons] = p.expression()
 		}
-		if !p.has(":") {
-			break
-		}
+		more = p.has(":")
 	}
-	check(colons < 3, "TemplateSyntaxError: expected token ']', got ':'")
 	p.expect("]")
-	if colons == 0 {
-		return func(r *run) any { return r.index(of(r), bounds[0](r)) }
+	if colons == 1 {
+		return func(r *run) any { return r.member(of(r), bounds[0](r), item, attribute) }
 	}
 	return func(r *run) any { return r.slice(of(r), bounds[0](r), bounds[1](r), bounds[2](r)) }
 }
 
-type arguments func(*run) (pos []any, named *dict)
-
-// arguments parses those of a call: (a, b, c=d, **dict).
-func (p *parser) arguments() arguments {
-	defer p.deeper()()
-	var kinds []string // of the values: "", "**" or a name
-	var values []expr
+// signature parses (a, b=1); "*" is for built-ins only.
+func (p *parser) signature() (s signature) {
 	p.expect("(")
 	p.commas(")", func() {
-		kind := p.accept("**")
-		if next := p.tokens[p.at+1]; kind == "" && next.kind == sign && next.text == "=" {
-			kind = p.name()
-			p.take()
+		if s.rest = p.has("*"); s.rest {
+			return
 		}
-		n := len(kinds)
-		check(kind != "" || n == 0 || kinds[n-1] == "", "TemplateSyntaxError: invalid syntax for function call expression")
-		kinds, values = append(kinds, kind), append(values, p.expression())
+		s.params, s.defaults = append(s.params, p.name()), append(s.defaults, nil)
+		if p.has("=") {
+			s.defaults[len(s.defaults)-1] = p.expression()
+		}
 	})
+	return s
+}
+
+type arguments func(*run) (pos []any, named *dict)
+
+// arguments parses those of a call, (a, b, c=d, **dict), if there are any. The given values stand before them.
+func (p *parser) arguments(values ...expr) arguments {
+	defer p.deeper()()
+	kinds := make([]string, len(values)) // "", "**" or a name
+	if p.has("(") {
+		p.commas(")", func() {
+			kind := ""
+			if p.has("**") {
+				kind = "**"
+			} else if next := p.tokens[min(1, len(p.tokens)-1)]; next.kind == sign && next.text == "=" {
+				kind = p.name()
+				p.take()
+			}
+			n := len(kinds)
+			check(kind != "" || n == 0 || kinds[n-1] == "", "TemplateSyntaxError: invalid syntax for function call expression")
+			kinds, values = append(kinds, kind), append(values, p.expression())
+		})
+	}
 	return func(r *run) (pos []any, named *dict) {
 		named = &dict{}
 		for i, v := range eval(r, values) {
@@ -341,21 +328,18 @@ func (p *parser) arguments() arguments {
 }
 
 // filter parses the name of a filter or test and its arguments; a test's only argument needs no brackets.
-func (p *parser) filter(of expr, what string, table map[string]fn) expr {
+func (p *parser) filter(of expr, what string) expr {
 	label := p.name()
-	f, ok := table[label]
+	f, ok := p.library[what][label]
 	check(ok, "TemplateAssertionError: no %s named '%s'", what, label)
-	args := arguments(func(*run) ([]any, *dict) { return nil, &dict{} })
-	if t := p.tokens[p.at]; p.is("(") {
-		args = p.arguments()
-	} else if what == "test" && (t.kind == str || t.kind == number || p.is("[", "{") ||
-		t.kind == name && !slices.Contains([]string{"else", "or", "and"}, t.text)) {
-		arg := p.postfix(p.primary(), false)
-		args = func(r *run) ([]any, *dict) { return []any{arg(r)}, &dict{} }
+	values := []expr{of}
+	if t := p.tokens[0]; what == "test" && (t.kind == str || t.kind == number || p.is("[", "{") ||
+		t.kind == name && !p.is("else", "or", "and")) {
+		values = append(values, p.postfix(p.primary(), false))
 	}
+	args := p.arguments(values...)
 	return func(r *run) any {
-		v := of(r)
 		pos, named := args(r)
-		return r.native(label, f, v, pos, named)
+		return r.call(f, pos, named)
 	}
 }

@@ -5,23 +5,23 @@ import "slices"
 // body parses up to a block tag with one of the names, which it takes, or to the end if there are none.
 func (p *parser) body(ends ...string) (stmt, string) {
 	defer p.deeper()()
-	opened := p.line
+	opened, depth := p.at, p.depth
 	var list []stmt
 	for {
 		var s stmt
 		t := p.take()
-		p.chain = 0
+		p.depth = depth
 		switch {
 		case t.kind == endOfFile:
-			p.line = opened
+			p.at = opened
 			check(len(ends) == 0, "TemplateSyntaxError: unexpected end of template, expected one of %v", ends)
 			return block(list), ""
 		case t.kind == data:
-			s = func(r *run) { r.out.put(t.text) }
+			s = func(r *run) { r.put(t.text) }
 		case t.text == "{{":
 			e := p.sequence(p.expression)
 			p.expect("}}")
-			s = func(r *run) { r.out.put(r.str(e(r))) }
+			s = func(r *run) { r.put(r.str(e(r))) }
 		default:
 			tag := p.name()
 			if slices.Contains(ends, tag) {
@@ -30,8 +30,8 @@ func (p *parser) body(ends ...string) (stmt, string) {
 			s = p.statement(tag)
 		}
 		list = append(list, func(r *run) {
-			r.line = t.line
-			r.step(1)
+			r.at = t.at
+			r.spend(perValue)
 			s(r)
 		})
 	}
@@ -47,6 +47,14 @@ func block(list []stmt) stmt {
 	}
 }
 
+// content parses the rest of a tag, a body and the end tag.
+func (p *parser) content(closing string) stmt {
+	p.expect("%}")
+	body, _ := p.body(closing)
+	p.expect("%}")
+	return body
+}
+
 func (p *parser) statement(tag string) stmt {
 	switch tag {
 	case "if":
@@ -56,16 +64,22 @@ func (p *parser) statement(tag string) stmt {
 	case "set":
 		return p.set()
 	case "macro":
-		m := &macro{name: p.name()}
-		p.signature(m)
-		p.macroBody(m, "endmacro")
-		return func(r *run) { r.scope.set(m.name, m.in(r)) }
-	case "call":
-		return p.callBlock()
+		label := p.name()
+		macro := p.macro(label, p.signature(), "endmacro")
+		return func(r *run) { r.scope.vars[label] = macro(r) }
+	case "call": // of a macro, which gets the body as caller
+		callee := p.primary()
+		check(p.is("("), "TemplateSyntaxError: expected call")
+		args, caller := p.arguments(callee), p.macro("caller", signature{}, "endcall")
+		return func(r *run) {
+			pos, named := args(r)
+			r.caller = caller(r)
+			r.put(r.str(r.call(as[*function](pos[0]), pos[1:], named)))
+			r.caller = noCaller
+		}
 	case "generation": // marks what the model wrote; here only a scope
-		p.expect("%}")
-		content := p.inner("endgeneration")
-		return func(r *run) { r.within(r.scope, func() { content(r) }) }
+		content := p.content("endgeneration")
+		return func(r *run) { r.within(r.scope, content) }
 	case "break", "continue":
 		check(p.loops > 0, "TemplateSyntaxError: '%s' outside loop", tag)
 		p.expect("%}")
@@ -75,24 +89,11 @@ func (p *parser) statement(tag string) stmt {
 	return nil
 }
 
-// inner parses a body and the end tag.
-func (p *parser) inner(closing string) stmt {
-	body, _ := p.body(closing)
-	p.expect("%}")
-	return body
-}
-
 func (p *parser) ifs() stmt {
 	cond := p.sequence(p.simple)
 	p.expect("%}")
 	then, tag := p.body("elif", "else", "endif")
-	other := block(nil)
-	if tag == "elif" {
-		defer p.deeper()()
-		other = p.ifs()
-	} else if p.expect("%}"); tag == "else" {
-		other = p.inner("endif")
-	}
+	other := p.otherwise(tag, "endif")
 	return func(r *run) {
 		if truth(cond(r)) {
 			then(r)
@@ -102,11 +103,37 @@ func (p *parser) ifs() stmt {
 	}
 }
 
-// target parses what a for or set assigns to.
+// otherwise parses what stands behind a body that ended with the given tag: a further condition, an else, or nothing.
+func (p *parser) otherwise(tag, closing string) stmt {
+	switch tag {
+	case "elif":
+		defer p.deeper()()
+		return p.ifs()
+	case "else":
+		return p.content(closing)
+	}
+	p.expect("%}")
+	return block(nil)
+}
+
+// target parses what a for or set assigns to: names, attributes of namespaces, or targets in parentheses.
 func (p *parser) target() func(*run, any) {
+	defer p.deeper()()
 	var parts []func(*run, any)
 	for more := true; more; more = p.has(",") {
-		assign := p.assignee()
+		if p.has("(") {
+			parts = append(parts, p.target())
+			p.expect(")")
+			continue
+		}
+		label := p.name()
+		_, isConstant := constants[label]
+		check(!isConstant, "TemplateSyntaxError: can't assign to '%s'", label)
+		assign := func(r *run, v any) { r.scope.vars[label] = v }
+		if p.has(".") {
+			attr := p.name()
+			assign = func(r *run, v any) { as[*namespace](r.variable(label)).put(r, attr, v) }
+		}
 		parts = append(parts, assign)
 	}
 	if len(parts) == 1 {
@@ -121,27 +148,6 @@ func (p *parser) target() func(*run, any) {
 	}
 }
 
-// assignee is a name, an attribute of a namespace, or targets in parentheses.
-func (p *parser) assignee() func(*run, any) {
-	if p.has("(") {
-		inner := p.target()
-		p.expect(")")
-		return inner
-	}
-	n := p.name()
-	_, isConstant := constants[n]
-	check(!isConstant, "TemplateSyntaxError: can't assign to '%s'", n)
-	if !p.has(".") {
-		return func(r *run, v any) { r.scope.set(n, v) }
-	}
-	attr := p.name()
-	return func(r *run, v any) {
-		ns, ok := r.name(n).(*namespace)
-		check(ok, "TemplateRuntimeError: cannot assign attribute on non-namespace object")
-		ns.put(r, attr, v)
-	}
-}
-
 func (p *parser) set() stmt {
 	assign := p.target()
 	if p.has("=") {
@@ -149,9 +155,8 @@ func (p *parser) set() stmt {
 		p.expect("%}")
 		return func(r *run) { assign(r, e(r)) }
 	}
-	p.expect("%}")
-	content := p.inner("endset")
-	return func(r *run) { assign(r, r.capture(r.scope, func() { content(r) })) }
+	content := p.content("endset")
+	return func(r *run) { assign(r, r.capture(func() { r.within(r.scope, content) })) }
 }
 
 // loop is the variable of that name within a for.
@@ -171,15 +176,11 @@ func (p *parser) fors() stmt {
 	p.loops++
 	body, tag := p.body("else", "endfor")
 	p.loops--
-	p.expect("%}")
-	other := block(nil)
-	if tag == "else" {
-		other = p.inner("endfor")
-	}
+	other := p.otherwise(tag, "endfor")
 	return func(r *run) {
 		around := r.scope
 		l := &loop{items: r.keep(r.iterate(over(r)), func(e any) (ok bool) {
-			r.within(around, func() {
+			r.within(around, func(*run) {
 				assign(r, e)
 				ok = truth(test(r))
 			})
@@ -187,9 +188,9 @@ func (p *parser) fors() stmt {
 		})}
 		for ; l.i < len(l.items) && r.jump != "break"; l.i++ {
 			r.jump = ""
-			r.within(around, func() {
+			r.within(around, func(*run) {
 				assign(r, l.items[l.i])
-				r.scope.set("loop", l)
+				r.scope.vars["loop"] = l
 				body(r)
 			})
 		}
@@ -203,73 +204,28 @@ func (p *parser) fors() stmt {
 func (r *run) keep(items []any, pass func(any) bool) []any {
 	kept := []any{}
 	for _, e := range items {
-		if r.step(1); pass(e) {
+		if r.spend(perValue); pass(e) {
 			kept = append(kept, e)
 		}
 	}
-	r.made(perElement * len(kept))
 	return kept
 }
 
-// macro is a callable block of the template.
-type macro struct {
-	name     string
-	params   []string // with "caller" as the last, which takes no argument by position
-	defaults []expr   // nil: none
-	body     stmt
-}
-
-// signature parses (a, b=1).
-func (p *parser) signature(m *macro) {
-	p.expect("(")
-	p.commas(")", func() {
-		m.params = append(m.params, p.name())
-		var standard expr
-		if p.has("=") {
-			standard = p.expression()
-		}
-		m.defaults = append(m.defaults, standard)
-	})
-}
-
-func (p *parser) macroBody(m *macro, closing string) {
-	p.expect("%}")
+// macro parses the rest of a macro or of a call. The result is the macro as a value that sees the scope of its definition.
+func (p *parser) macro(label string, s signature, closing string) func(*run) *function {
 	loops := p.loops
 	p.loops = 0 // a loop around the macro cannot be left from within
-	m.body = p.inner(closing)
+	body := p.content(closing)
 	p.loops = loops
-	m.params, m.defaults = append(m.params, "caller"), append(m.defaults, nil)
-}
-
-// callBlock parses {% call macro(arguments) %}: the macro gets the body as caller.
-func (p *parser) callBlock() stmt {
-	m := &macro{name: "caller"}
-	callee, args := p.primary(), p.arguments()
-	p.macroBody(m, "endcall")
-	return func(r *run) {
-		f := callee(r)
-		pos, named := args(r)
-		named.put(r, "caller", m.in(r))
-		r.out.put(r.str(r.call(f, pos, named)))
+	check(!s.rest, "TemplateSyntaxError: expected token 'name', got '*'")
+	for i, param := range s.params {
+		if s.defaults[i] == nil {
+			s.defaults[i] = constant(undefined("UndefinedError: parameter '" + param + "' was not provided"))
+		}
 	}
-}
-
-// in is the macro as a value that sees the scope of its definition.
-func (m *macro) in(r *run) *function {
-	around := r.scope
-	return &function{"<Macro '" + m.name + "'>", func(pos []any, named *dict) any {
-		args, ok := r.bind(m.params, len(m.params)-1, pos, named)
-		check(ok, "TypeError: macro '%s' does not take these arguments", m.name)
-		return r.capture(around, func() {
-			for i, name := range m.params {
-				if args[i] == (absent{}) && m.defaults[i] != nil {
-					args[i] = m.defaults[i](r)
-				} else if args[i] == (absent{}) {
-					args[i] = undefined("UndefinedError: parameter '" + name + "' was not provided")
-				}
-				r.scope.set(name, args[i])
-			}
-			m.body(r)
-		})
-	}}
+	do := func(r *run, _ []any) any {
+		r.scope.vars["caller"], r.caller = r.caller, noCaller
+		return r.capture(func() { body(r) })
+	}
+	return func(r *run) *function { return &function{s, "Macro '" + label + "'", nil, r.scope, do} }
 }

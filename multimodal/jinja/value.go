@@ -3,12 +3,11 @@ package jinja
 import (
 	"bytes"
 	"encoding/json"
-	"io"
 	"reflect"
-	"unicode/utf8"
+	"strings"
 )
 
-// A value is nil, bool, int64, float64, string, *loop or one of these.
+// A value is nil, bool, int, float64, string, *loop, *function or one of these.
 type (
 	undefined string // the error that its use raises
 	bigInt    string // the digits of an integer beyond 64 bits: it can be shown and tested for equality
@@ -17,30 +16,26 @@ type (
 		items []any
 		repr  string // where it does not show the items
 	}
-	dict struct {
-		keys, values []any
-		at           map[any]int
+	dict struct { // in the order of its keys
+		keys   []any
+		values map[any]any
 	}
 	namespace struct{ dict }
-	function  struct {
-		repr string
-		call func(pos []any, named *dict) any
-	}
 )
 
-func list(items []any) *seq   { return &seq{kind: "list", items: items} }
-func tuple(items ...any) *seq { return &seq{kind: "tuple", items: items} }
-func generator(items []any) any {
-	return &seq{kind: "generator", items: items, repr: "<generator object at 0x0>"}
-}
-
-// texts is a list of strings.
-func texts(parts []string) *seq {
+// list is a list of copies.
+func list[T any](parts []T) *seq {
 	items := make([]any, len(parts))
 	for i, p := range parts {
 		items[i] = p
 	}
-	return list(items)
+	return &seq{kind: "list", items: items}
+}
+
+func tuple(items ...any) *seq { return &seq{kind: "tuple", items: items} }
+
+func generator(items []any) *seq {
+	return &seq{kind: "generator", items: items, repr: "<generator object at 0x0>"}
 }
 
 // key is k as a key of a Go map. Unlike in Python 1, 1.0 and true are three keys, and a tuple is none.
@@ -51,29 +46,25 @@ func key(k any) any {
 }
 
 func (d *dict) put(r *run, k, v any) {
-	if i, ok := d.at[key(k)]; ok {
-		d.values[i] = v
-		return
+	if d.values == nil {
+		d.values = map[any]any{}
 	}
-	if r.made(200); d.at == nil {
-		d.at = map[any]int{}
+	if _, ok := d.values[key(k)]; !ok {
+		r.spend(4 * perValue)
+		d.keys = append(d.keys, k)
 	}
-	d.at[k] = len(d.keys)
-	d.keys, d.values = append(d.keys, k), append(d.values, v)
+	d.values[k] = v
 }
 
 func (d *dict) get(k any) (any, bool) {
-	i, ok := d.at[key(k)]
-	if !ok {
-		return nil, false
-	}
-	return d.values[i], true
+	v, ok := d.values[key(k)]
+	return v, ok
 }
 
 func (d *dict) items() []any {
 	items := make([]any, len(d.keys))
 	for i, k := range d.keys {
-		items[i] = tuple(k, d.values[i])
+		items[i] = tuple(k, d.values[k])
 	}
 	return items
 }
@@ -93,34 +84,25 @@ func (d *dict) update(r *run, v any) {
 // convert makes a value of a variable that Render was given.
 func (r *run) convert(v any) any {
 	switch v := v.(type) {
-	case nil, bool, string, int64, float64:
+	case nil, bool, string, int, float64:
 		return v
-	case int:
-		return int64(v)
-	case []any, map[string]any:
+	case int64:
+		return int(v)
+	case []any, map[string]any, json.RawMessage:
 		text, err := json.Marshal(v)
-		check(err == nil, "TypeError: a variable is no JSON: %v", err)
-		return r.convert(json.RawMessage(text))
-	case json.RawMessage:
-		dec := json.NewDecoder(bytes.NewReader(v))
+		check(err == nil, "ValueError: a variable is no JSON: %v", err)
+		dec := json.NewDecoder(bytes.NewReader(text))
 		dec.UseNumber()
-		value := r.decode(dec)
-		_, err := dec.Token()
-		check(err == io.EOF, "ValueError: text after a JSON variable")
-		return value
+		return r.decode(dec)
 	}
 	return fail("TypeError: variables of Go type %T are not supported", v)
 }
 
-// decode reads one JSON value, objects in the order of their keys.
+// decode reads one JSON value, objects in the order of their keys. The text is well-formed: json.Marshal gave it.
 func (r *run) decode(dec *json.Decoder) any {
 	defer r.deeper()()
-	token := func() json.Token {
-		t, err := dec.Token()
-		check(err == nil, "ValueError: a JSON variable is malformed: %v", err)
-		return t
-	}
-	switch t := token().(type) {
+	token, _ := dec.Token()
+	switch t := token.(type) {
 	case json.Number:
 		return parseNumber(string(t))
 	case json.Delim:
@@ -132,17 +114,16 @@ func (r *run) decode(dec *json.Decoder) any {
 			}
 			items = append(items, v)
 		}
-		if token(); t == '{' {
+		if _, _ = dec.Token(); t == '{' {
 			return d
 		}
 		return list(items)
-	default:
-		return t
 	}
+	return token
 }
 
 var typeNames = map[reflect.Type]string{
-	nil: "NoneType", reflect.TypeFor[bool](): "bool", reflect.TypeFor[int64](): "int", reflect.TypeFor[bigInt](): "int",
+	nil: "NoneType", reflect.TypeFor[bool](): "bool", reflect.TypeFor[int](): "int", reflect.TypeFor[bigInt](): "int",
 	reflect.TypeFor[float64](): "float", reflect.TypeFor[string](): "str", reflect.TypeFor[*dict](): "dict",
 	reflect.TypeFor[*namespace](): "Namespace", reflect.TypeFor[*loop](): "LoopContext",
 	reflect.TypeFor[*function](): "function", reflect.TypeFor[undefined](): "Undefined",
@@ -156,6 +137,15 @@ func typeName(v any) string {
 	return typeNames[reflect.TypeOf(v)]
 }
 
+// size is what making a value counts for.
+func size(v any) int {
+	if s, ok := v.(*seq); ok {
+		return perValue * len(s.items)
+	}
+	s, _ := v.(string)
+	return len(s)
+}
+
 func truth(v any) bool {
 	switch v := v.(type) {
 	case undefined:
@@ -165,19 +155,15 @@ func truth(v any) bool {
 	case *dict:
 		return len(v.keys) > 0
 	}
-	return v != nil && v != false && v != "" && v != int64(0) && v != 0.0
+	return v != nil && v != false && v != "" && v != 0 && v != 0.0
 }
 
 // iterate returns the elements that a for loop visits.
 func (r *run) iterate(v any) []any {
 	switch v := v.(type) {
 	case string:
-		r.step(len(v) / 4)
-		items := make([]any, 0, utf8.RuneCountInString(v))
-		for _, c := range v {
-			items = append(items, string(c))
-		}
-		return items
+		r.spend(8 * len(v))
+		return list(strings.Split(v, "")).items
 	case *seq:
 		items := v.items
 		if v.kind == "generator" {
@@ -204,4 +190,12 @@ func mustExist(values ...any) {
 			fail("%s", string(u))
 		}
 	}
+}
+
+// as is a value that must have a type.
+func as[T string | *dict | *namespace | *function](v any) T {
+	mustExist(v)
+	t, ok := v.(T)
+	check(ok, "TypeError: '%s' object is no '%s'", typeName(v), typeName(t))
+	return t
 }
