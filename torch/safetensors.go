@@ -1,7 +1,12 @@
 package torch
 
+/*
+#cgo noescape mt_map
+#include "molt.h"
+*/
+import "C"
+
 import (
-	"bufio"
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
@@ -13,9 +18,11 @@ import (
 	"math/bits"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"unicode/utf8"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -59,7 +66,15 @@ func (e Entry) size() (int, error) {
 // SafeTensors is a read-only view of a checkpoint in safetensors files. It is safe for concurrent use until Close.
 type SafeTensors struct {
 	entries map[string]Entry
+	places  map[string]place
 	mapped  [][]byte
+	files   []*os.File
+}
+
+// place is where a tensor's data begins.
+type place struct {
+	file   *os.File
+	offset int
 }
 
 // OpenSafeTensors maps a checkpoint into memory without reading its data. The path is a .safetensors file, an index
@@ -68,7 +83,7 @@ type SafeTensors struct {
 // does not fit its shape, and a dtype that this package lacks, are errors naming file and tensor. A mapped file must not
 // be truncated in place; WriteSafeTensors replaces it, which is safe.
 func OpenSafeTensors(path string) (*SafeTensors, error) {
-	s := &SafeTensors{entries: map[string]Entry{}}
+	s := &SafeTensors{entries: map[string]Entry{}, places: map[string]place{}}
 	path, err := findSafeTensors(path)
 	switch {
 	case err != nil:
@@ -98,8 +113,32 @@ func (s *SafeTensors) Close() error {
 	for _, m := range s.mapped {
 		err = errors.Join(err, unix.Munmap(m))
 	}
-	s.entries, s.mapped = nil, nil
+	for _, f := range s.files {
+		err = errors.Join(err, f.Close())
+	}
+	*s = SafeTensors{}
 	return err
+}
+
+// Tensor is the tensor of that name on its file's own pages, which are read when they are first used. Writing to it changes memory,
+// never the file. It may outlive Close. Data that is not aligned to its element's size is copied. The error names an absent one.
+func (s *SafeTensors) Tensor(scope *Scope, name string) (Tensor, error) {
+	e, ok := s.entries[name]
+	if !ok {
+		return Tensor{}, fmt.Errorf("safetensors: no tensor %q", name)
+	}
+	at := s.places[name]
+	if len(e.Data) == 0 || at.offset%e.DType.Size() != 0 {
+		t := scope.Empty(e.DType, e.Shape...)
+		WriteBytes(t, e.DType, unsafe.Pointer(unsafe.SliceData(e.Data)), t.Numel())
+		return t, nil
+	}
+	var err *C.char
+	h := C.mt_map(scope.h, C.int32_t(at.file.Fd()), C.int64_t(at.offset), C.int64_t(len(e.Data)), C.int32_t(e.DType), dims(e.Shape),
+		C.int32_t(len(e.Shape)), &err)
+	runtime.KeepAlive(at.file)
+	check("SafeTensors.Tensor", err)
+	return Tensor{h}, nil
 }
 
 func findSafeTensors(path string) (string, error) {
@@ -146,11 +185,17 @@ func (s *SafeTensors) openFile(path string, shardOf map[string]string) error {
 		return err
 	}
 	entries, err := parseSafeTensors(file)
+	at := 0 // bytes from the end of the file: the data of all entries ends it
+	for _, e := range entries {
+		at += len(e.Data)
+	}
 	for _, e := range entries {
 		if shardOf != nil && shardOf[e.Name] != filepath.Base(path) {
 			return fmt.Errorf("tensor %.200q is here, but the index has it in %.200q", e.Name, shardOf[e.Name])
 		}
 		s.entries[e.Name] = e
+		s.places[e.Name] = place{s.files[len(s.files)-1], len(file) - at}
+		at -= len(e.Data)
 	}
 	return err
 }
@@ -160,7 +205,7 @@ func (s *SafeTensors) mapFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	s.files = append(s.files, f)
 	info, err := f.Stat()
 	if err == nil && (!info.Mode().IsRegular() || info.Size() == 0) {
 		err = fmt.Errorf("cannot map a file of mode %s and %d bytes", info.Mode(), info.Size())
@@ -295,105 +340,4 @@ func parseObject(text []byte, visit func(name string, value *json.Decoder) error
 		return errors.New("more text after the JSON object")
 	}
 	return nil
-}
-
-// WriteSafeTensors writes the entries in the given order; dtypes of falling size keep all data aligned. The header is
-// padded to 8 bytes; metadata may be nil. The file appears under its name when it is complete and on disk: an
-// earlier one, mapped or not, stays whole until then. An entry that gives more or fewer bytes than its shape and
-// dtype need is an error.
-func WriteSafeTensors(path string, entries []Entry, metadata map[string]string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".safetensors-*")
-	if err != nil {
-		return fmt.Errorf("safetensors %s: %w", path, err)
-	}
-	err = encodeSafeTensors(f, entries, metadata)
-	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("safetensors %s: %w", path, err), os.Remove(f.Name()))
-	}
-	return nil
-}
-
-func encodeSafeTensors(file io.Writer, entries []Entry, metadata map[string]string) error {
-	header, err := encodeHeader(entries, metadata)
-	if err != nil {
-		return err
-	}
-	buffer := bufio.NewWriterSize(file, 1<<20)
-	buffer.Write(header) // Flush returns the first error
-	for _, e := range entries {
-		size, _ := e.size() // checked with the header
-		w := &countingWriter{w: buffer}
-		if e.Write != nil {
-			err = e.Write(w)
-		} else {
-			_, err = w.Write(e.Data)
-		}
-		if err == nil && w.n != size {
-			err = fmt.Errorf("%d bytes given, but shape and dtype need %d", w.n, size)
-		}
-		if err != nil {
-			return fmt.Errorf("tensor %.200q: %w", e.Name, err)
-		}
-	}
-	return buffer.Flush()
-}
-
-type countingWriter struct {
-	w io.Writer
-	n int
-}
-
-func (w *countingWriter) Write(p []byte) (int, error) {
-	n, err := w.w.Write(p)
-	w.n += n
-	return n, err
-}
-
-// encodeHeader returns the header with its length in front.
-func encodeHeader(entries []Entry, metadata map[string]string) ([]byte, error) {
-	header := append(make([]byte, 8), '{')
-	separator := ""
-	field := func(name string, value any) {
-		key, _ := json.Marshal(name) // neither can fail: strings and numbers only
-		text, _ := json.Marshal(value)
-		header = fmt.Appendf(header, "%s%s:%s", separator, key, text)
-		separator = ","
-	}
-	if metadata != nil {
-		field("__metadata__", metadata)
-	}
-	seen, at := map[string]bool{"__metadata__": true}, 0
-	for _, e := range entries {
-		h := tensorHeader{Shape: append([]int{}, e.Shape...)}
-		for name, dtype := range safeTensorsDTypes {
-			if dtype == e.DType {
-				h.DType = name
-			}
-		}
-		size, err := e.size()
-		switch {
-		case err != nil:
-		case h.DType == "":
-			err = fmt.Errorf("the format has no dtype %s", e.DType)
-		case seen[e.Name] || !utf8.ValidString(e.Name):
-			err = errors.New("the name is a duplicate, reserved or not UTF-8")
-		}
-		if err != nil {
-			return nil, fmt.Errorf("tensor %.200q: %w", e.Name, err)
-		}
-		h.Offsets = []int{at, at + size}
-		field(e.Name, h)
-		seen[e.Name], at = true, at+size
-	}
-	header = append(header, '}')
-	header = append(header, "       "[:-len(header)&7]...)
-	if len(header)-8 > maxSafeTensorsHeader {
-		return nil, fmt.Errorf("a header of %d bytes is over the limit of %d", len(header)-8, maxSafeTensorsHeader)
-	}
-	binary.LittleEndian.PutUint64(header, uint64(len(header)-8))
-	return header, nil
 }

@@ -3,7 +3,6 @@ package model
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -27,10 +26,7 @@ func (m *Model) Save(dir string) error {
 func SaveParams(path string, params []Param) error {
 	entries := make([]torch.Entry, len(params))
 	for i, p := range params {
-		entries[i] = torch.Entry{Name: p.Name, DType: p.Tensor.DType(), Shape: p.Tensor.Shape(), Write: func(w io.Writer) error {
-			_, err := w.Write(torch.Bytes(p.Tensor))
-			return err
-		}}
+		entries[i] = torch.EntryOf(p.Name, p.Tensor)
 	}
 	return torch.WriteSafeTensors(path, entries, map[string]string{"format": "pt"})
 }

@@ -3,9 +3,7 @@
 package optim
 
 import (
-	"encoding/binary"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strings"
@@ -91,8 +89,7 @@ func pick[T any](list []T, at []int) []T {
 func Save(path string, o Optimizer) error {
 	var entries []torch.Entry
 	for _, t := range o.State() {
-		write := func(w io.Writer) error { return binary.Write(w, binary.LittleEndian, torch.Values[float32](t.Tensor)) }
-		entries = append(entries, torch.Entry{Name: t.Name, DType: torch.Float32, Shape: t.Tensor.Shape(), Write: write})
+		entries = append(entries, torch.EntryOf(t.Name, t.Tensor))
 	}
 	return torch.WriteSafeTensors(path, entries, nil)
 }

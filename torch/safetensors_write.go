@@ -1,0 +1,122 @@
+package torch
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"unicode/utf8"
+)
+
+// EntryOf is t under a name, for WriteSafeTensors. t must live until then.
+func EntryOf(name string, t Tensor) Entry {
+	return Entry{Name: name, DType: t.DType(), Shape: t.Shape(), Write: func(w io.Writer) error {
+		_, err := w.Write(Bytes(t))
+		return err
+	}}
+}
+
+// WriteSafeTensors writes the entries in the given order; dtypes of falling size keep all data aligned. The header is
+// padded to 8 bytes; metadata may be nil. The file appears under its name when it is complete and on disk: an
+// earlier one, mapped or not, stays whole until then. An entry that gives more or fewer bytes than its shape and
+// dtype need is an error.
+func WriteSafeTensors(path string, entries []Entry, metadata map[string]string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".safetensors-*")
+	if err != nil {
+		return fmt.Errorf("safetensors %s: %w", path, err)
+	}
+	err = encodeSafeTensors(f, entries, metadata)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("safetensors %s: %w", path, err), os.Remove(f.Name()))
+	}
+	return nil
+}
+
+func encodeSafeTensors(file io.Writer, entries []Entry, metadata map[string]string) error {
+	header, err := encodeHeader(entries, metadata)
+	if err != nil {
+		return err
+	}
+	buffer := bufio.NewWriterSize(file, 1<<20)
+	buffer.Write(header) // Flush returns the first error
+	for _, e := range entries {
+		size, _ := e.size() // checked with the header
+		w := &countingWriter{w: buffer}
+		if e.Write != nil {
+			err = e.Write(w)
+		} else {
+			_, err = w.Write(e.Data)
+		}
+		if err == nil && w.n != size {
+			err = fmt.Errorf("%d bytes given, but shape and dtype need %d", w.n, size)
+		}
+		if err != nil {
+			return fmt.Errorf("tensor %.200q: %w", e.Name, err)
+		}
+	}
+	return buffer.Flush()
+}
+
+type countingWriter struct {
+	w io.Writer
+	n int
+}
+
+func (w *countingWriter) Write(p []byte) (int, error) {
+	n, err := w.w.Write(p)
+	w.n += n
+	return n, err
+}
+
+// encodeHeader returns the header with its length in front.
+func encodeHeader(entries []Entry, metadata map[string]string) ([]byte, error) {
+	header := append(make([]byte, 8), '{')
+	separator := ""
+	field := func(name string, value any) {
+		key, _ := json.Marshal(name) // neither can fail: strings and numbers only
+		text, _ := json.Marshal(value)
+		header = fmt.Appendf(header, "%s%s:%s", separator, key, text)
+		separator = ","
+	}
+	if metadata != nil {
+		field("__metadata__", metadata)
+	}
+	seen, at := map[string]bool{"__metadata__": true}, 0
+	for _, e := range entries {
+		h := tensorHeader{Shape: append([]int{}, e.Shape...)}
+		for name, dtype := range safeTensorsDTypes {
+			if dtype == e.DType {
+				h.DType = name
+			}
+		}
+		size, err := e.size()
+		switch {
+		case err != nil:
+		case h.DType == "":
+			err = fmt.Errorf("the format has no dtype %s", e.DType)
+		case seen[e.Name] || !utf8.ValidString(e.Name):
+			err = errors.New("the name is a duplicate, reserved or not UTF-8")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("tensor %.200q: %w", e.Name, err)
+		}
+		h.Offsets = []int{at, at + size}
+		field(e.Name, h)
+		seen[e.Name], at = true, at+size
+	}
+	header = append(header, '}')
+	header = append(header, "       "[:-len(header)&7]...)
+	if len(header)-8 > maxSafeTensorsHeader {
+		return nil, fmt.Errorf("a header of %d bytes is over the limit of %d", len(header)-8, maxSafeTensorsHeader)
+	}
+	binary.LittleEndian.PutUint64(header, uint64(len(header)-8))
+	return header, nil
+}
