@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"unsafe"
 )
@@ -85,6 +86,58 @@ func (t Tensor) ClearGrad() {
 	var e *C.char
 	C.mt_clear_grad(t.h, &e)
 	check("ClearGrad", e)
+}
+
+// Stage is a part of a model between two points where a few tensors carry all that is known; some may be the zero Tensor.
+type Stage func(s *Scope, in []Tensor) []Tensor
+
+// Recompute is activation checkpointing: it runs in through the stages without recording and keeps, in s, only what goes into each.
+// back takes the gradients of the results: it runs the stages again, recorded one at a time from the last to the first, adds up the
+// gradients of their leaves, and returns those of in, in its scope. A stage must do the same both times: random ones need seeds.
+func (s *Scope) Recompute(stages []Stage, in ...Tensor) (out []Tensor, back func(s *Scope, grads []Tensor) []Tensor) {
+	ins := [][]Tensor{in}
+	for i, stage := range stages {
+		s.NoGrad(func(b *Scope) Tensor {
+			ins = append(ins, stage(b, ins[i]))
+			b.Move(s, defined(ins[i+1])...)
+			return Tensor{}
+		})
+	}
+	return ins[len(stages)], func(s *Scope, grads []Tensor) []Tensor {
+		for i, stage := range slices.Backward(stages) {
+			s.Grad(func(b *Scope) Tensor {
+				leaves := make([]Tensor, len(ins[i]))
+				for k, t := range ins[i] {
+					if t != (Tensor{}) {
+						leaves[k] = b.Detach(t).RequireGrad(true)
+					}
+				}
+				outs := stage(b, leaves)
+				var roots, given []Tensor
+				for k, g := range grads {
+					if g != (Tensor{}) && outs[k].RequiresGrad() {
+						roots, given = append(roots, outs[k]), append(given, g)
+					}
+				}
+				if len(roots) > 0 {
+					b.Backward(roots, given)
+				}
+				grads = make([]Tensor, len(leaves))
+				for k, t := range leaves {
+					if t != (Tensor{}) {
+						grads[k] = b.GradOf(t)
+					}
+				}
+				b.Move(s, defined(grads)...)
+				return Tensor{}
+			})
+		}
+		return grads
+	}
+}
+
+func defined(ts []Tensor) []Tensor {
+	return slices.DeleteFunc(slices.Clone(ts), func(t Tensor) bool { return t == Tensor{} })
 }
 
 func pair(op string, roots, grads []Tensor) (r, g []handle) {

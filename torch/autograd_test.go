@@ -98,3 +98,48 @@ func TestDebugChangesNoGradient(t *testing.T) {
 		}
 	})
 }
+
+func TestRecomputedGradientsEqualRecordedOnesAndKeepOnlyWhatGoesIntoEachStage(t *testing.T) {
+	do(t, func(s *Scope) {
+		w := []Tensor{s.Randn(4, 4).RequireGrad(true), s.Randn(4, 4).RequireGrad(true), s.Randn(4, 4).RequireGrad(true)}
+		var stages []Stage
+		for _, w := range w {
+			stages = append(stages, func(s *Scope, x []Tensor) []Tensor {
+				h := s.Linear(x[0], w, Tensor{})
+				if x[1] != (Tensor{}) {
+					h = s.Add(h, x[1])
+				}
+				return []Tensor{s.Call("aten::tanh", h)[0], s.MulScalar(x[0], 0.5)}
+			})
+		}
+		x, g := s.Randn(2, 4), s.Randn(2, 4)
+		run := func(s *Scope, f func(s *Scope, leaf Tensor) Tensor) (grads [][]float32) {
+			leaf := s.Detach(x).RequireGrad(true)
+			grads = append(grads, Values[float32](f(s, leaf)))
+			for _, t := range w {
+				grads = append(grads, Values[float32](s.GradOf(t)))
+				t.ClearGrad()
+			}
+			return grads
+		}
+		recorded := run(s, func(s *Scope, leaf Tensor) Tensor {
+			y := []Tensor{leaf, {}}
+			for _, stage := range stages {
+				y = stage(s, y)
+			}
+			s.Backward([]Tensor{y[0]}, []Tensor{g}) // the second result has no gradient
+			return s.GradOf(leaf)
+		})
+		recomputed := run(s, func(s *Scope, leaf Tensor) Tensor {
+			before := Live()
+			out, back := s.Recompute(stages, leaf, Tensor{})
+			if n := Live() - before; n != 6 || out[0].RequiresGrad() {
+				t.Errorf("%d tensors kept of 3 stages with 2 results, requires grad: %v", n, out[0].RequiresGrad())
+			}
+			return back(s, []Tensor{g, {}})[0]
+		})
+		if diff := cmp.Diff(recorded, recomputed); diff != "" {
+			t.Error(diff)
+		}
+	})
+}

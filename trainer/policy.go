@@ -147,7 +147,7 @@ func (p *Policy) checkReference(samples []Sample) error {
 // backward adds one micro-batch's gradients to those of the leaves. The loss meets the model at the leaves' own log-probs and
 // entropies: it is a small expression over [N], whose gradients are where the model's backward starts.
 func (p *Policy) backward(s *torch.Scope, m *Micro, step StepCounts, stats *Stats) error {
-	logp, entropy, err := p.score(s, m)
+	logp, entropy, again, err := p.score(s, m, p.config.Recompute)
 	if err != nil {
 		return err
 	}
@@ -168,6 +168,7 @@ func (p *Policy) backward(s *torch.Scope, m *Micro, step StepCounts, stats *Stat
 		}
 	}
 	s.Backward(roots, grads)
+	again(s)
 	stats.Loss += loss
 	stats.Rows += m.Batch.Len()
 	for name, v := range out.Metrics {
@@ -176,14 +177,25 @@ func (p *Policy) backward(s *torch.Scope, m *Micro, step StepCounts, stats *Stat
 	return nil
 }
 
-// score runs the model over m: log-probs and entropies [N] of its places.
-func (p *Policy) score(s *torch.Scope, m *Micro) (logp, entropy torch.Tensor, err error) {
-	h, err := p.compute.Hidden(s, &m.Batch, nil)
+// score runs the model over m: log-probs and entropies [N] of its places. Where recompute is set their graph begins at the last
+// hidden states, and again, after a backward through it, does the rest.
+func (p *Policy) score(s *torch.Scope, m *Micro, recompute bool) (logp, entropy torch.Tensor, again func(s *torch.Scope), err error) {
+	var h torch.Tensor
+	again = func(*torch.Scope) {}
+	if recompute {
+		var back func(*torch.Scope, torch.Tensor)
+		if h, back, err = p.compute.HiddenAgain(s, &m.Batch); err == nil {
+			h.RequireGrad(true)
+			again = func(s *torch.Scope) { back(s, s.GradOf(h)) }
+		}
+	} else {
+		h, err = p.compute.Hidden(s, &m.Batch, nil)
+	}
 	if err != nil {
-		return logp, entropy, err
+		return logp, entropy, nil, err
 	}
 	logp, entropy = p.compute.LogP(s, s.IndexSelect(h, 0, torch.New(s, m.Rows)), m.IDs, m.InvT)
-	return s.Reshape(logp, len(m.IDs)), entropy, nil
+	return s.Reshape(logp, len(m.IDs)), entropy, again, nil
 }
 
 // collect adds the gradients of a micro-batch to those so far, in float32, and clears them.
@@ -245,7 +257,7 @@ func (p *Policy) Score(s *torch.Scope, ids [][]int32, invT []float32) ([][]float
 			m.InvT[n] = invT[place.Sample]
 		}
 		err := within(s.NoGrad, func(s *torch.Scope) error {
-			logp, _, err := p.score(s, m)
+			logp, _, _, err := p.score(s, m, false)
 			if err != nil {
 				return err
 			}

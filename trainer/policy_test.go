@@ -277,6 +277,25 @@ func TestWhatIsNotFiniteIsNamedAndUpdatesNothing(t *testing.T) {
 	})
 }
 
+func TestRecomputingLayersChangesNoBit(t *testing.T) {
+	for _, d := range []torch.DType{torch.Float32, torch.BFloat16} {
+		var runs []map[string][]float32
+		for _, recompute := range []bool{false, true} {
+			do(t, func(s *torch.Scope) {
+				p := newPolicy(t, s, llamas(t)[0], d, func(c *Config) { c.Optim.MicroTokens, c.Optim.Recompute = 40, recompute })
+				samples := rollouts(t, s, p, 20, 9)
+				for range 2 {
+					step(t, s, p, samples, 1e-3)
+				}
+				runs = append(runs, weights(p.Masters()))
+			})
+		}
+		if diff := cmp.Diff(runs[0], runs[1]); diff != "" {
+			t.Errorf("%v: %s", d, diff)
+		}
+	}
+}
+
 // Weights after k steps, a checkpoint, and the rest equal those of an uninterrupted run; and two runs equal each other.
 func TestStepsAreBitIdenticalAlsoAcrossACheckpoint(t *testing.T) {
 	const steps, lr = 4, 1e-3

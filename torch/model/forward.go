@@ -37,17 +37,44 @@ func (m *Model) Hidden(s *torch.Scope, b *Batch, c *Cache) (torch.Tensor, error)
 		return torch.Tensor{}, err
 	}
 	return s.Block(func(s *torch.Scope) torch.Tensor {
-		in := m.input(s, b)
-		x, r := s.Embedding(m.embed, in.ids), torch.Tensor{}
-		for i := range m.layers {
-			x, r = m.block(s, i, x, r, in, c)
+		var x []torch.Tensor
+		for _, stage := range m.stages(s, b, c) {
+			x = stage(s, x)
 		}
-		_, h := s.AddRMSNorm(x, r, m.norm, m.Eps)
-		return h
+		return x[0]
 	}), nil
 }
 
-// block runs layer i: x is the residual stream and r what the layer before adds to it, folded into the next norm.
+// HiddenAgain is Hidden without a cache that keeps only what goes into each layer. back takes the gradient of the result, runs the
+// layers again, from the last, and adds up the gradients of the weights; b must not have changed.
+func (m *Model) HiddenAgain(s *torch.Scope, b *Batch) (h torch.Tensor, back func(s *torch.Scope, grad torch.Tensor), err error) {
+	if err := b.check(b.Len(), m.Vocab); err != nil {
+		return h, nil, err
+	}
+	out, again := s.Recompute(m.stages(s, b, nil))
+	return out[0], func(s *torch.Scope, grad torch.Tensor) { again(s, []torch.Tensor{grad}) }, nil
+}
+
+// stages are the embedding, the layers, between which x is the residual stream and r what the layer before adds to it, and the
+// final norm.
+func (m *Model) stages(s *torch.Scope, b *Batch, c *Cache) []torch.Stage {
+	in := m.input(s, b)
+	stages := []torch.Stage{func(s *torch.Scope, _ []torch.Tensor) []torch.Tensor {
+		return []torch.Tensor{s.Embedding(m.embed, in.ids), {}}
+	}}
+	for i := range m.layers {
+		stages = append(stages, func(s *torch.Scope, x []torch.Tensor) []torch.Tensor {
+			x0, r := m.block(s, i, x[0], x[1], in, c)
+			return []torch.Tensor{x0, r}
+		})
+	}
+	return append(stages, func(s *torch.Scope, x []torch.Tensor) []torch.Tensor {
+		_, h := s.AddRMSNorm(x[0], x[1], m.norm, m.Eps)
+		return []torch.Tensor{h}
+	})
+}
+
+// block runs layer i on x and r, whose sum is folded into its first norm.
 func (m *Model) block(outer *torch.Scope, i int, x, r torch.Tensor, in input, c *Cache) (torch.Tensor, torch.Tensor) {
 	l := &m.layers[i]
 	var x2 torch.Tensor
