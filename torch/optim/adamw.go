@@ -33,8 +33,8 @@ func NewAdamW(s *torch.Scope, list []Named, c AdamWConfig) (*AdamW, error) {
 		return nil, err
 	}
 	o := &AdamW{config: c, params: p, mean: p.zeros(s), square: p.zeros(s)}
-	for range list {
-		o.step = append(o.step, s.Zeros(torch.Float32))
+	for _, t := range p.tensors {
+		o.step = append(o.step, s.Call("aten::new_zeros", t, []int{})[0])
 	}
 	return o, nil
 }

@@ -159,6 +159,46 @@ func TestTinyStepsOnBFloat16GradientsMoveTheMasterAsFloat32AdamW(t *testing.T) {
 	})
 }
 
+func TestAnOffloadedOptimizerMovesParametersAsTheOneItHolds(t *testing.T) {
+	do(t, func(s *torch.Scope) {
+		values, grad := torch.Values[float32](s.Randn(12)), s.Randn(3, 4)
+		var moved [2][]float32
+		var state [2][]string
+		for i := range moved {
+			list := []Named{{"w", torch.New(s, values, 3, 4)}, {"still", torch.New(s, values, 3, 4)}}
+			create := func(list []Named) (Optimizer, error) {
+				return NewMuon(s, list[:1], list[1:], MuonConfig{Variant: "muon", Momentum: 0.9, AdamW: AdamWConfig{0.9, 0.95, 1e-8, 0}})
+			}
+			o, err := create(list)
+			if i == 1 {
+				o, err = Offload(s, list, create)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				if err := o.Step(s, []Named{{"w", grad}}, 0.1); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := o.Step(s, []Named{{"w", grad}, {"w", grad}}, 0.1); err == nil {
+				t.Error("a gradient that is there twice is no error")
+			}
+			s.Call("aten::mul_.Scalar", list[0].Tensor, 0.5) // as a checkpoint that is read
+			if err := o.Step(s, []Named{{"w", grad}}, 0.1); err != nil {
+				t.Fatal(err)
+			}
+			moved[i] = append(torch.Values[float32](list[0].Tensor), torch.Values[float32](list[1].Tensor)...)
+			for _, n := range o.State() {
+				state[i] = append(state[i], fmt.Sprint(n.Name, torch.Values[float32](n.Tensor)))
+			}
+		}
+		if diff := cmp.Diff(moved[0], moved[1]) + cmp.Diff(state[0], state[1]); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
 func TestOptimizerStateSurvivesACheckpoint(t *testing.T) {
 	do(t, func(s *torch.Scope) {
 		c := AdamWConfig{0.9, 0.95, 1e-8, 0}

@@ -45,11 +45,11 @@ func newParams(list []Named) (params, error) {
 	return p, nil
 }
 
-// zeros makes one tensor of state for each parameter. It alone decides where state lives.
+// zeros makes one tensor of state for each parameter, of its shape and on its device.
 func (p params) zeros(s *torch.Scope) []torch.Tensor {
 	out := make([]torch.Tensor, len(p.tensors))
 	for i, t := range p.tensors {
-		out[i] = s.Zeros(torch.Float32, t.Shape()...)
+		out[i] = s.Call("aten::zeros_like", t)[0]
 	}
 	return out
 }
@@ -83,6 +83,53 @@ func pick[T any](list []T, at []int) []T {
 		out[i] = list[k]
 	}
 	return out
+}
+
+// offloaded is an optimizer of copies.
+type offloaded struct {
+	Optimizer
+	params, copies params
+}
+
+// Offload keeps an optimizer, its state and the copies of the parameters that it moves on the CPU, wherever the parameters
+// themselves are. create makes the optimizer of the copies.
+func Offload(s *torch.Scope, list []Named, create func(copies []Named) (Optimizer, error)) (Optimizer, error) {
+	p, err := newParams(list)
+	if err != nil {
+		return nil, err
+	}
+	copies := make([]Named, len(list))
+	for i, n := range list {
+		copies[i] = Named{n.Name, s.Empty(torch.Float32, n.Tensor.Shape()...)}
+	}
+	o, err := create(copies)
+	if err != nil {
+		return nil, err
+	}
+	c, err := newParams(copies)
+	return &offloaded{o, p, c}, err
+}
+
+// Step is that of Optimizer.
+func (o *offloaded) Step(s *torch.Scope, grads []Named, lr float64) error {
+	at, g, err := o.params.match(grads, lr)
+	if err != nil {
+		return err
+	}
+	given := make([]Named, len(at))
+	s.NoGrad(func(s *torch.Scope) torch.Tensor {
+		for i, k := range at {
+			given[i] = Named{o.params.names[k], s.ToDevice(g[i], torch.CPU)}
+			s.Copy_(o.copies.tensors[k], o.params.tensors[k])
+		}
+		if err = o.Optimizer.Step(s, given, lr); err == nil {
+			for _, k := range at {
+				s.Copy_(o.params.tensors[k], o.copies.tensors[k])
+			}
+		}
+		return torch.Tensor{}
+	})
+	return err
 }
 
 // Save writes o's state as a safetensors file.
