@@ -150,3 +150,56 @@ func threads(t *testing.T) int {
 	}
 	return len(tasks)
 }
+
+// A tensor of another goroutine may be gone at any moment: using it then is an error, and its numbers are right until then.
+func TestATensorThatAnotherGoroutineFreesIsRightOrAnError(t *testing.T) {
+	var shared atomic.Pointer[Tensor]
+	var right, gone int
+	stop := make(chan bool)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer close(stop)
+		do(t, func(s *Scope) {
+			for range 20_000 {
+				s.Block(func(s *Scope) Tensor {
+					x := New(s, []float32{1, 2, 3})
+					shared.Store(&x)
+					runtime.Gosched()
+					return Tensor{}
+				})
+			}
+		})
+	})
+	do(t, func(s *Scope) {
+		for running := true; running; {
+			select {
+			case <-stop:
+				running = false
+			default:
+			}
+			x := shared.Load()
+			if x == nil {
+				continue
+			}
+			var err error
+			func() {
+				defer Catch(&err)
+				s.Block(func(s *Scope) Tensor {
+					if v := s.Sum(s.Add(*x, *x)).Item(); v != 12 {
+						t.Errorf("the sum of twice 1, 2, 3 is %v", v)
+					}
+					return Tensor{}
+				})
+			}()
+			if err == nil {
+				right++
+			} else if gone++; !strings.Contains(err.Error(), "use of a tensor after its scope was closed") {
+				t.Error(err)
+			}
+		}
+	})
+	wg.Wait()
+	if right == 0 || gone == 0 {
+		t.Errorf("%d uses went well, %d came late: want some of each", right, gone)
+	}
+}
