@@ -6,9 +6,12 @@
 #include <c10/core/CPUAllocator.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <new>
+#include <stdexcept>
+#include <string>
 #include <unordered_map>
 #include <vector>
 #include "molt.h"
@@ -57,19 +60,17 @@ class CachingAllocator : public c10::Allocator {
 
   static void* block(size_t size) {
     std::lock_guard<std::mutex> lock(mutex);
-    total.used += size;
-    if (total.used > most) most = total.used;
+    const int64_t used = total.used + int64_t(size), limit = std::max(most, used);
     auto it = idle.find(size);
     if (it != idle.end()) {
+      total.used = used, most = limit;
       total.cached -= size;
       return take(it);
     }
-    while (total.used + total.cached > most + most / 8 && !idle.empty()) unmap(std::prev(idle.end()));
+    while (used + total.cached > limit + limit / 8 && !idle.empty()) unmap(std::prev(idle.end()));
     void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
-      total.used -= size;
-      throw std::bad_alloc();
-    }
+    if (p == MAP_FAILED) throw std::runtime_error("no memory for a tensor of " + std::to_string(size) + " bytes");
+    total.used = used, most = limit;
     if (size >= kHuge) madvise(p, size, MADV_HUGEPAGE);  // a page fault for every 4 KB is a tenth of a training step
     sizes[p] = size;
     if (total.used + total.cached > total.peak) total.peak = total.used + total.cached;

@@ -10,7 +10,8 @@ namespace {
 void check_rows(const Tensor& t, int64_t heads, int64_t d, const char* name) {
   TORCH_CHECK(t.dim() == 3 && t.size(2) == d && (heads < 0 || t.size(1) == heads), name, " must be [rows, heads, ", d, "], not ",
               t.sizes());
-  TORCH_CHECK(t.stride(2) == 1 && t.stride(1) == d, name, "'s heads must be contiguous within a row");
+  TORCH_CHECK(t.numel() == 0 || ((t.stride(2) == 1 || d == 1) && (t.stride(1) == d || t.size(1) == 1)), name,
+              "'s heads must be contiguous within a row");
 }
 
 void check_ints(const Tensor& t, int64_t columns, const char* name) {
@@ -36,6 +37,7 @@ void check_bounds(const Attention& a, int64_t n, int64_t num_seqs, int64_t num_r
         length += size;
         if (start < 0) first = length;
       }
+      TORCH_CHECK(length <= INT32_MAX - kTile, "sequence ", seq, " has ", length, " keys");
     }
     TORCH_CHECK(lo == hi || (first <= lo && lo < hi && hi <= length), "row ", i, " sees keys ", lo, " to ", hi, "; sequence ", seq,
                 " has ", first, " to ", length);

@@ -28,7 +28,10 @@ struct Trace : c10::DebugInfoBase {
 
 static std::atomic<bool> any_label{false};
 
-static bool finite(const at::Tensor& t) { return !t.defined() || !t.is_floating_point() || at::isfinite(t).all().item<bool>(); }
+static bool finite(const at::Tensor& t) {
+  if (!t.defined() || t.layout() != at::kStrided || !(t.is_floating_point() || t.is_complex())) return true;
+  return at::isfinite(t).all().item<bool>();
+}
 
 struct Before : torch::autograd::FunctionPreHook {
   std::string where;
@@ -52,14 +55,14 @@ static bool labelled(Node& n) {
   return false;
 }
 
-// One operator may have made several nodes: all those above its result that no earlier operator has labelled.
-static void label(const at::Tensor& t, const char* where) {
+// One operator may have made several nodes: all those above its result that are new, from that sequence number on.
+static void label(const at::Tensor& t, uint64_t sequence, const char* where) {
   any_label = true;
   std::vector<std::shared_ptr<Node>> todo{t.grad_fn()};
   while (!todo.empty()) {
     auto n = todo.back();
     todo.pop_back();
-    if (!n || n->num_outputs() == 0 || labelled(*n)) continue;  // without outputs: it is a leaf's accumulator
+    if (!n || n->num_outputs() == 0 || n->sequence_nr() < sequence || labelled(*n)) continue;  // no outputs: a leaf's accumulator
     n->add_pre_hook(std::make_unique<Before>(where));
     n->add_post_hook(std::make_unique<After>());
     for (const auto& edge : n->next_edges()) todo.push_back(edge.function);
@@ -95,10 +98,11 @@ int32_t mt_require_grad(mt_tensor h, int32_t on, char** err) {
   return attempt(err, [&] { tensor(h).set_requires_grad(on); });
 }
 
-int32_t mt_label(const mt_tensor* results, int32_t n, const char* where, char** err) {
+int32_t mt_label(mt_scope s, const mt_tensor* results, int32_t n, const char* where, char** err) {
   return attempt(err, [&] {
+    Scope& scope = usable(s);
     for (const auto& t : list(results, n))
-      if (t.defined()) label(t, where);
+      if (t.defined()) label(t, scope.sequence, where);
   });
 }
 
@@ -118,7 +122,10 @@ int32_t mt_gradients(mt_scope s, const mt_tensor* roots, const mt_tensor* grads,
     traced([&] {
       g = torch::autograd::grad(list(roots, n), list(inputs, m), list(grads, n), std::nullopt, false, /*allow_unused=*/true);
     });
-    for (int32_t i = 0; i < m; i++) out[i] = put(scope, g[i]);
+    for (int32_t i = 0; i < m; i++) {  // each in memory of its own: writing to one changes no other, and nothing that was given
+      bool own = !g[i].defined() || (g[i].is_non_overlapping_and_dense() && g[i].use_count() == 1 && g[i].storage().use_count() == 1);
+      out[i] = put(scope, own ? g[i] : g[i].clone());
+    }
   });
 }
 

@@ -21,6 +21,7 @@ struct Scope {
   int children = 0;
   std::vector<mt_tensor> own;
   std::vector<mt_tensor> more;  // results of the last call beyond those that its caller had room for
+  uint64_t sequence = 0;        // of the first node that the last call may have added to the graph
   std::optional<c10::Device> device;  // where tensors are made, if not on the CPU
   std::optional<c10::Stream> stream;  // where operators run, if not on a device's default stream
 };

@@ -2,6 +2,7 @@
 #include "bridge.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <algorithm>
 #include <memory>
@@ -13,6 +14,8 @@ namespace molt {
 struct Op {
   c10::OperatorHandle handle;
   std::vector<TypeKind> kind, element;  // per argument: its type under an optional, and a list's element type
+  std::vector<int64_t> values;          // of an argument that is an enumeration: how many it has; else 0
+  std::vector<int> length;              // of an argument like int[2]: 2; else 0
   std::vector<int> target;              // per result: the argument that it is written to, or -1
   int device = -1;                      // the device argument of an operator that takes no tensor but makes one
   explicit Op(c10::OperatorHandle h) : handle(std::move(h)) {
@@ -22,6 +25,12 @@ struct Op {
       auto t = bare(a.type());
       kind.push_back(t->kind());
       element.push_back(t->kind() == TypeKind::ListType ? t->expectRef<c10::ListType>().getElementType()->kind() : TypeKind::AnyType);
+      auto real = bare(a.real_type())->kind();  // type() has integers in place of enumerations
+      values.push_back(real == TypeKind::MemoryFormatType ? int64_t(c10::MemoryFormat::NumOptions)
+                       : real == TypeKind::LayoutType     ? int64_t(c10::Layout::NumOptions)
+                       : real == TypeKind::ScalarTypeType ? int64_t(c10::ScalarType::NumOptions)
+                                                          : 0);
+      length.push_back(a.N().value_or(0));
       if (kind.back() == TypeKind::DeviceObjType) device = int(kind.size()) - 1;
     }
     if (std::count(kind.begin(), kind.end(), TypeKind::TensorType)) device = -1;
@@ -36,7 +45,7 @@ struct Op {
   }
 };
 
-static constexpr int kMaxOps = 4096;
+static constexpr int kMaxOps = 8192;
 static std::unique_ptr<Op> ops[kMaxOps];
 static std::atomic<int32_t> num_ops{0};
 static std::mutex ops_mutex;
@@ -86,7 +95,10 @@ static c10::IValue tensor_list(const Op& op, size_t k, const mt_arg& a, const in
   if (op.element[k] == TypeKind::TensorType) {
     std::vector<at::Tensor> v;
     v.reserve(a.n);
-    for (int j = 0; j < a.n; j++) v.push_back(tensor(mt_tensor(pool[a.v + j])));
+    for (int j = 0; j < a.n; j++) {
+      if (!pool[a.v + j]) wrong(op, k, ("with none at " + std::to_string(j)).c_str());
+      v.push_back(tensor(mt_tensor(pool[a.v + j])));
+    }
     return v;
   }
   if (op.element[k] != TypeKind::OptionalType) wrong(op, k, "a list of tensors");
@@ -114,8 +126,9 @@ static c10::IValue value(const Op& op, size_t k, const mt_arg& a, const int64_t*
       return tensor(mt_tensor(a.v));
     case MT_INT:
       if (kind == TypeKind::FloatType) return double(a.v);
+      if (op.values[k] && (a.v < 0 || a.v >= op.values[k])) wrong(op, k, "a number that stands for none");
       if (kind == TypeKind::IntType || kind == TypeKind::NumberType) return a.v;
-      if (list && op.element[k] == TypeKind::IntType) return std::vector<int64_t>{a.v};
+      if (list && op.element[k] == TypeKind::IntType) return std::vector<int64_t>(std::max(op.length[k], 1), a.v);
       if (kind == TypeKind::GeneratorType) return {};  // filled in when the arguments after it are known
       wrong(op, k, "an integer");
     case MT_DOUBLE:
@@ -133,6 +146,8 @@ static c10::IValue value(const Op& op, size_t k, const mt_arg& a, const int64_t*
     case MT_INTS:
       if (numbers) return number_list(a, p, [](int64_t i) { return at::Scalar(i); });
       if (!list || op.element[k] != TypeKind::IntType) wrong(op, k, "a list of integers");
+      if (a.n == 1) return std::vector<int64_t>(std::max(op.length[k], 1), p[0]);
+      if (op.length[k] > 1 && a.n != op.length[k] && a.n) wrong(op, k, "a list of another length");  // some kernels trust it
       return std::vector<int64_t>(p, p + a.n);
     case MT_DOUBLES: {
       if (numbers) return number_list(a, p, [](int64_t i) { return at::Scalar(as_double(i)); });
@@ -202,6 +217,7 @@ int32_t mt_call(mt_scope s, int32_t i, const mt_arg* args, int32_t n, const int6
     for (size_t k = 0; k < size_t(n); k++)
       if (op.kind[k] == TypeKind::GeneratorType && args[k].tag == MT_INT) stack[k] = generator(stack, uint64_t(args[k].v));
     use_arguments(stack, scope);
+    scope.sequence = at::sequence_number::peek();
     Guards guards(scope);
     op.handle.callBoxed(stack);
     int32_t count = 0;

@@ -124,7 +124,9 @@ int32_t mt_read(mt_tensor h, void* dst, int64_t numel, int32_t dtype, char** err
     c10::AutoGradMode no_grad(false);
     c10::OptionalStreamGuard stream(thread_stream());
     at::Tensor t = tensor(h);
-    view_as(t, dst, numel, dtype).copy_(t);
+    at::Tensor to = view_as(t, dst, numel, dtype);
+    if (t.is_complex() && !to.is_complex()) throw std::runtime_error("complex numbers are read from their aten::view_as_real");
+    to.copy_(t);
   });
 }
 
@@ -140,9 +142,9 @@ int32_t mt_write(mt_tensor h, const void* src, int64_t numel, int32_t dtype, cha
 int32_t mt_info(mt_tensor h, mt_tensor_info* out, char** err) {
   return attempt(err, [&] {
     at::Tensor t = tensor(h);
-    if (t.dim() > 8) throw std::runtime_error("tensor of more than 8 dimensions");
+    if (t.dim() > 64) throw std::runtime_error("tensor of more than 64 dimensions");
     *out = {{}, int32_t(t.dim()), int32_t(t.scalar_type()), int32_t(t.device().type()), std::max<int32_t>(0, t.device().index()),
-            t.requires_grad()};
+            t.requires_grad(), t.layout() == at::kStrided && t.is_contiguous()};
     for (int64_t i = 0; i < t.dim(); i++) out->shape[i] = t.size(i);
   });
 }

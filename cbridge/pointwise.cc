@@ -103,8 +103,8 @@ Tensor linear_autograd(const Tensor& x, const Tensor& w, const std::optional<Ten
 
 Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bool back) {
   bool half = is_half(x, "x");
-  TORCH_CHECK(x.dim() == 3 && x.stride(2) == 1 && x.stride(1) == x.size(2), "x must be [rows, heads, d] with contiguous heads, not ",
-              x.sizes());
+  TORCH_CHECK(x.dim() == 3 && (x.numel() == 0 || (x.stride(2) == 1 && (x.stride(1) == x.size(2) || x.size(1) == 1))),
+              "x must be [rows, heads, d] with contiguous heads, not ", x.sizes());
   int64_t n = x.size(0), heads = x.size(1), d = x.size(2);
   for (const Tensor& t : {cos, sin})
     TORCH_CHECK(t.scalar_type() == at::kFloat && t.is_contiguous() && t.dim() == 2 && t.size(0) == n && t.size(1) * 2 == d,

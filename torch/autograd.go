@@ -37,7 +37,7 @@ func (s *Scope) label(o *op, results []handle) {
 	c := C.CString(where)
 	defer C.free(unsafe.Pointer(c))
 	var e *C.char
-	C.mt_label(unsafe.SliceData(results), C.int32_t(len(results)), c, &e)
+	C.mt_label(s.h, unsafe.SliceData(results), C.int32_t(len(results)), c, &e)
 	check("SetDebug", e)
 }
 
@@ -61,8 +61,8 @@ func (s *Scope) Backward(roots, grads []Tensor) {
 	check("Backward", e)
 }
 
-// Gradients returns the gradients of roots by inputs, in s, and leaves every .grad alone. An input that no root depends on
-// gets the zero Tensor.
+// Gradients returns the gradients of roots by inputs, in s, each in memory of its own, and leaves every .grad alone. An input that no
+// root depends on gets the zero Tensor.
 func (s *Scope) Gradients(roots, grads, inputs []Tensor) []Tensor {
 	r, g := pair("Gradients", roots, grads)
 	in, out := handles(inputs), make([]handle, len(inputs))

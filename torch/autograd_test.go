@@ -143,3 +143,45 @@ func TestRecomputedGradientsEqualRecordedOnesAndKeepOnlyWhatGoesIntoEachStage(t 
 		}
 	})
 }
+
+func TestDebugDoesNotBlameAnOperatorForWhatWasThereBefore(t *testing.T) {
+	err := Do(1, func(s *Scope) error {
+		x := New(s, []float32{0}).RequireGrad(true)
+		y := s.Call("aten::sqrt", x)[0] // its gradient is Inf
+		s.SetDebug(true)
+		s.Backward([]Tensor{s.Sum(s.MulScalar(y, 2))}, nil)
+		return nil
+	})
+	if err != nil {
+		t.Error("blamed:", err)
+	}
+}
+
+func TestDebugLetsSparseGradientsPass(t *testing.T) {
+	do(t, func(s *Scope) {
+		s.SetDebug(true)
+		w := s.Randn(4, 2).RequireGrad(true)
+		const sparse = true
+		s.Backward([]Tensor{s.Sum(s.Call("aten::embedding", w, New(s, []int64{1, 1}), -1, false, sparse)[0])}, nil)
+		if g := Values[float32](s.Call("aten::to_dense", s.GradOf(w))[0]); g[2] != 2 || g[0] != 0 {
+			t.Error(g)
+		}
+	})
+}
+
+func TestReturnedGradientsShareNoMemory(t *testing.T) {
+	do(t, func(s *Scope) {
+		a, b := s.Zeros(Float32, 2).RequireGrad(true), s.Zeros(Float32, 2).RequireGrad(true)
+		up := New(s, []float32{3, 4})
+		g := s.Gradients([]Tensor{s.Add(a, b)}, []Tensor{up}, []Tensor{a, b, a})
+		s.Add_(g[0], up)
+		got := [][]float32{Values[float32](g[0]), Values[float32](g[1]), Values[float32](g[2]), Values[float32](up)}
+		if diff := cmp.Diff([][]float32{{6, 8}, {3, 4}, {3, 4}, {3, 4}}, got); diff != "" {
+			t.Error(diff)
+		}
+		wide := s.Gradients([]Tensor{s.Sum(a)}, nil, []Tensor{a})[0] // autograd's own is one number, expanded
+		if got := Values[float32](s.Call("aten::mul_.Scalar", wide, 2)[0]); got[0] != 2 || got[1] != 2 {
+			t.Error(got)
+		}
+	})
+}

@@ -34,6 +34,10 @@ func (o *op) String() string {
 
 func (o *op) lookup() C.int32_t {
 	o.once.Do(func() {
+		if strings.Contains(o.name+o.overload, "\x00") {
+			o.err = "no operator has a NUL in its name"
+			return
+		}
 		name, overload := C.CString(o.name), C.CString(o.overload)
 		defer C.free(unsafe.Pointer(name))
 		defer C.free(unsafe.Pointer(overload))
@@ -108,12 +112,17 @@ func failure(o *op, pool []int, args []arg, msg string) *Error {
 var called sync.Map // operator name → *op
 
 // Call runs any operator of the dispatcher by name, "aten::add.Tensor" or "aten::relu", and returns its results in order.
-// Arguments are Tensor, []Tensor, int, float64, bool, string, DType, []int, []float64, []bool, []string or nil (the schema's
-// default); those left out take their defaults too. A device is its name, "cpu"; a random generator is the seed of a new one, an
-// int. Results that are numbers come as tensors of one element. They are checked against the operator's schema, which errors name.
+// Arguments are Tensor, int, float64, bool, string, slices of these, DType, or nil (the schema's default); those left out take their
+// defaults too. A device is its name, "cpu"; a random generator is the seed of a new one, an int; one int stands for a list of equal
+// ones where the schema gives its length. Results that are numbers come as tensors of one element. They are checked against the operator's schema, which errors name.
 func (s *Scope) Call(name string, args ...any) []Tensor {
-	base, overload, _ := strings.Cut(name, ".")
-	v, _ := called.LoadOrStore(name, &op{name: base, overload: overload})
+	v, known := called.Load(name)
+	if !known { // a name without an operator is not kept
+		base, overload, _ := strings.Cut(name, ".")
+		o := &op{name: base, overload: overload}
+		o.lookup()
+		v, _ = called.LoadOrStore(name, o)
+	}
 	o := v.(*op)
 	var pool []int
 	packed := make([]arg, len(args))
@@ -142,8 +151,12 @@ func pack(o *op, i int, a any, pool *[]int) arg {
 		return tensor(a)
 	case int:
 		return num(a)
+	case int64:
+		return num(int(a))
 	case float64:
 		return float(a)
+	case float32:
+		return float(float64(a))
 	case bool:
 		return truth(a)
 	case DType:

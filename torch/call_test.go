@@ -120,3 +120,49 @@ func TestAGeneratorIsTheSeedOfItsOwn(t *testing.T) {
 		}
 	})
 }
+
+func TestOneIntStandsForAListOfTheSchemasLength(t *testing.T) {
+	do(t, func(s *Scope) {
+		x := s.Randn(1, 2, 6, 6)
+		a, b := s.Call("aten::adaptive_avg_pool2d", x, 2)[0], s.Call("aten::adaptive_avg_pool2d", x, []int{2, 2})[0]
+		if diff := cmp.Diff(Values[float32](b), Values[float32](a)); diff != "" {
+			t.Error(diff)
+		}
+	})
+	fails(t, "argument 2 (output_size) must be int[], not a list of another length", func(s *Scope) {
+		s.Call("aten::adaptive_avg_pool2d", s.Randn(1, 2, 6, 6), []int{2, 2, 2})
+	})
+}
+
+func TestCallRefusesWhatLibtorchWouldTrust(t *testing.T) {
+	for want, f := range map[string]func(s *Scope){
+		"argument 2 (memory_format) must be int?, not a number that stands for none": func(s *Scope) {
+			s.Call("aten::clone", s.Randn(2, 3), 4)
+		},
+		"no operator has a NUL in its name": func(s *Scope) { s.Call("aten::relu\x00more", s.Randn(1)) },
+		"not with none at 1":                func(s *Scope) { s.Call("aten::cat", []Tensor{s.Randn(1), {}}) },
+		"0 threads: want at least 1":        func(s *Scope) { s.SetThreads(0) },
+		"more numbers than a slice holds": func(s *Scope) {
+			Values[float32](s.Call("aten::expand", s.Randn(1), []int{1 << 50})[0])
+		},
+		"this type has no known size": func(s *Scope) { Bytes(s.Call("aten::complex", s.Randn(2), s.Randn(2))[0]) },
+		"view_as_real":                func(s *Scope) { Values[float32](s.Call("aten::complex", s.Randn(2), s.Randn(2))[0]) },
+	} {
+		fails(t, want, f)
+	}
+	if err := Do(0, func(*Scope) error { return nil }); err == nil {
+		t.Error("Do of no thread is no error")
+	}
+	if err := Do(1<<40, func(s *Scope) error { s.MatMul(s.Randn(512, 512), s.Randn(512, 512)); return nil }); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNamedTypesOfNumbersAreNumbers(t *testing.T) {
+	type celsius float32
+	do(t, func(s *Scope) {
+		if diff := cmp.Diff([]celsius{20.5}, Values[celsius](New(s, []celsius{20.5}))); diff != "" {
+			t.Error(diff)
+		}
+	})
+}

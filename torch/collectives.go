@@ -65,6 +65,9 @@ func (s *Scope) collective(g *Group, kind C.int32_t, name string, t Tensor, arg 
 	}
 	switch kind {
 	case C.MT_ALL_REDUCE:
+		if op := Reduction(arg); op < Sum || op > Max {
+			fail("no reduction %d", arg)
+		}
 		if d := t.DType(); Reduction(arg) == Mean && !slices.Contains([]DType{Float16, Float32, Float64, BFloat16}, d) {
 			fail("the mean of integers is no integer: use Sum")
 		}

@@ -90,7 +90,7 @@ func TestCollectivesTakeAnyLayoutAndShape(t *testing.T) {
 		}
 		for name, f := range map[string]func(){
 			"all-reduce on rank":      func() { s.AllReduce_(g, s.Zeros(Int64, 1), Mean) },
-			"ReduceOp":                func() { s.AllReduce_(g, s.Zeros(Int64, 1), 9) },
+			"no reduction 9":          func() { s.AllReduce_(g, s.Zeros(Int64, 1), 9) },
 			"int64[3]: dimension 0":   func() { s.ReduceScatter(g, s.Zeros(Int64, 3)) },
 			"float32[]: dimension 0":  func() { s.AllToAll(g, s.Sum(pairs)) },
 			"no rank 2 on":            func() { s.Broadcast_(g, pairs, 2) },

@@ -23,6 +23,12 @@ func (t Tensor) Describe() string {
 		b.WriteString(", requires grad")
 	}
 	x, n := s.Detach(t), t.Numel()
+	switch {
+	case s.Call("aten::is_complex", x)[0].Item() != 0:
+		x = s.Call("aten::view_as_real", x)[0] // pairs of numbers, in one more dimension
+	case s.Call("aten::is_floating_point", x)[0].Item() != 0 && t.DType().Size() == 0:
+		x = s.To(x, Float32) // what float8 has no operators for
+	}
 	floating := s.Call("aten::is_floating_point", x)[0].Item() != 0
 	if finite := s.IsFinite(x); floating && n > 1 {
 		if good := s.Call("aten::masked_select", x, finite)[0]; good.Numel() > 0 {
@@ -33,7 +39,7 @@ func (t Tensor) Describe() string {
 			fmt.Fprintf(&b, ", %v NaN or Inf", bad)
 		}
 	}
-	shape, elided := t.Shape(), make([]bool, len(t.Shape()))
+	shape, elided := x.Shape(), make([]bool, len(x.Shape()))
 	for d, size := range shape {
 		if n > printAll && size > 2*edge {
 			ids := []int64{0, 1, 2, int64(size - 3), int64(size - 2), int64(size - 1)}

@@ -63,3 +63,15 @@ float32[2,2500], min 0, mean 2499.5, max 4999
 		}
 	})
 }
+
+func TestDescribeShowsUnusualTypes(t *testing.T) {
+	do(t, func(s *Scope) {
+		z := s.Call("aten::complex", New(s, []float32{1, 2}), New(s, []float32{0, -1}))[0]
+		eighth := s.To(New(s, []float32{1, 2}), DType(24)) // float8_e4m3fn
+		for x, want := range map[Tensor]string{z: "[[ 1,  0],\n [ 2, -1]]", eighth: "[1, 2]"} {
+			if got := x.Describe(); !strings.HasSuffix(got, want) {
+				t.Errorf("%s\ndoes not end in\n%s", got, want)
+			}
+		}
+	})
+}

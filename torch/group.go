@@ -70,7 +70,8 @@ type Group struct {
 
 // NewGroup joins the group and returns when all ranks have. Rank 0 runs the store, so it closes last where Set, Get or Sub are used.
 func NewGroup(c GroupConfig) (*Group, error) {
-	c.Backend, c.Timeout = cmp.Or(c.Backend, "gloo"), cmp.Or(c.Timeout, 10*time.Minute)
+	const year = 365 * 24 * time.Hour // c10d counts in nanoseconds from now
+	c.Backend, c.Timeout = cmp.Or(c.Backend, "gloo"), min(year, cmp.Or(c.Timeout, 10*time.Minute))
 	g := &Group{config: c, subs: map[string]int{}}
 	host, number, err := net.SplitHostPort(c.Address)
 	port, portErr := strconv.ParseUint(number, 10, 16)
@@ -163,13 +164,19 @@ func (g *Group) Barrier() error {
 	return nil
 }
 
-// Set puts a value into the group's store, for every rank of the group to read.
+// Set puts a value of at most 8 MB into the group's store, for every rank of the group to read.
 func (g *Group) Set(key string, value []byte) error {
+	if len(value) > maxValue {
+		return g.failure("set "+key, fmt.Sprintf("the value is %d bytes long, the store takes %d", len(value), maxValue))
+	}
 	return g.keyed("set", key, func(k *C.char) (e *C.char) {
 		C.mt_store_set(g.c(), k, unsafe.Pointer(unsafe.SliceData(value)), C.int64_t(len(value)), &e)
 		return e
 	})
 }
+
+// maxValue is what c10d's server takes: it drops the connection of who sends more.
+const maxValue = 8 << 20
 
 // Get reads a value of the group's store; it waits until a rank has set it.
 func (g *Group) Get(key string) ([]byte, error) {

@@ -274,6 +274,7 @@ func TestAttentionRefusesIndicesOutOfBounds(t *testing.T) {
 		"row 0 sees keys 2 to 1; sequence 0 has 0 to 2":           {[]int32{0, 2, 1}, []int32{0, 1}, []int32{0, 2}},
 		"row 0 sees keys -1 to 1; sequence 0 has 0 to 2":          {[]int32{0, -1, 1}, []int32{0, 1}, []int32{0, 2}},
 		"row 0 sees keys 1 to 4; sequence 0 has 2 to 4":           {[]int32{0, 1, 4}, []int32{0, 2}, []int32{-1, 2, 0, 2}},
+		"sequence 0 has 2147483647 keys":                          {[]int32{0, 1<<31 - 3, 1<<31 - 1}, []int32{0, 2}, []int32{-1, 1<<31 - 3, 0, 2}},
 		"rows must be contiguous int32 of 3 columns":              {[]int32{0, 0}, []int32{0, 1}, []int32{0, 2}},
 		"rows must have a line for each of the 1 query rows, not": {[]int32{0, 0, 1, 0, 0, 1}, []int32{0, 1}, []int32{0, 2}},
 	} {
@@ -293,5 +294,19 @@ func TestAttentionRefusesIndicesOutOfBounds(t *testing.T) {
 	})
 	fails(t, "logits must be contiguous [rows, vocabulary]", func(s *Scope) {
 		s.Call("molt::sample", s.Randn(2, 0), New(s, []float32{1, 1}), New(s, []float64{0, 0}))
+	})
+}
+
+// One head lies anyhow: the stride between heads says nothing.
+func TestOneHeadNeedsNoStride(t *testing.T) {
+	do(t, func(s *Scope) {
+		angles := s.Randn(5, 2)
+		x := s.Randn(1, 5, 4)
+		plain := s.Rotary(s.Reshape(x, 5, 1, 4), angles, angles)
+		if diff := cmp.Diff(Values[float32](plain), Values[float32](s.Rotary(s.Transpose(x, 0, 1), angles, angles))); diff != "" {
+			t.Error(diff)
+		}
+		y := s.Rotary(s.Randn(5, 1, 4).RequireGrad(true), angles, angles)
+		s.Backward([]Tensor{s.Transpose(y, 0, 1)}, []Tensor{s.Randn(1, 5, 4)})
 	})
 }

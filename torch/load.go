@@ -65,8 +65,8 @@ var libmolt string
 // search returns the first of paths that open has nothing against, or what is wrong with each. Open may say that it was the last.
 func search(paths []string, open func(path *C.char) (msg string, last bool)) (path, tried string) {
 	for _, path := range paths {
-		if _, err := os.Stat(path); err != nil {
-			tried += "\n  " + path + ": not there"
+		if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+			tried += "\n  " + path + ": not there, or no file"
 			continue
 		}
 		if err := whole(path); err != nil {

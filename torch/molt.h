@@ -13,7 +13,7 @@ enum { MT_NONE, MT_TENSOR, MT_INT, MT_DOUBLE, MT_BOOL, MT_STRING, MT_INTS, MT_DO
 // What mt_collective does. Its arg is a reduction in c10d's numbering, or the rank at the other end.
 enum { MT_ALL_REDUCE, MT_ALL_GATHER, MT_REDUCE_SCATTER, MT_BROADCAST, MT_ALL_TO_ALL, MT_SEND, MT_RECEIVE };
 // What mt_info reports: dtype and device in ATen's numbering, index among the devices of its kind.
-typedef struct { int64_t shape[8]; int32_t ndim, dtype, device, index, requires_grad; } mt_tensor_info;
+typedef struct { int64_t shape[64]; int32_t ndim, dtype, device, index, requires_grad, contiguous; } mt_tensor_info;
 // Bytes: in live tensors, kept for the next ones, and the highest sum of the two so far (on the CPU: blocks of 256 KB and more).
 typedef struct { int64_t used, cached, peak; } mt_memory_info;
 
@@ -36,7 +36,7 @@ typedef struct { int64_t used, cached, peak; } mt_memory_info;
   X(int32_t, mt_write, (mt_tensor t, const void* src, int64_t numel, int32_t dtype, char** err), (t, src, numel, dtype, err)) \
   X(int32_t, mt_info, (mt_tensor t, mt_tensor_info* out, char** err), (t, out, err)) \
   X(int32_t, mt_require_grad, (mt_tensor t, int32_t on, char** err), (t, on, err)) \
-  X(int32_t, mt_label, (const mt_tensor* results, int32_t n, const char* where, char** err), (results, n, where, err)) \
+  X(int32_t, mt_label, (mt_scope s, const mt_tensor* results, int32_t n, const char* where, char** err), (s, results, n, where, err)) \
   X(int32_t, mt_backward, (mt_scope s, const mt_tensor* roots, const mt_tensor* grads, int32_t n, char** err), (s, roots, grads, n, err)) \
   X(int32_t, mt_gradients, (mt_scope s, const mt_tensor* roots, const mt_tensor* grads, int32_t n, const mt_tensor* inputs, int32_t m, \
     mt_tensor* out, char** err), (s, roots, grads, n, inputs, m, out, err)) \

@@ -396,3 +396,20 @@ func FuzzSafeTensors(f *testing.F) {
 		}
 	})
 }
+
+func TestAWriteThatPanicsLeavesNoFile(t *testing.T) {
+	dir := t.TempDir()
+	func() {
+		defer func() { _ = recover() }()
+		e := Entry{Name: "a", DType: Uint8, Shape: []int{1}, Write: func(io.Writer) error { panic("no") }}
+		err := WriteSafeTensors(filepath.Join(dir, "model.safetensors"), []Entry{e}, nil)
+		t.Error("no panic:", err)
+	}()
+	if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
+		t.Error(files, err)
+	}
+	err := WriteSafeTensors(filepath.Join(dir, "model.safetensors"), nil, map[string]string{"k": "\xff"})
+	if err == nil || !strings.Contains(err.Error(), "not UTF-8") {
+		t.Error(err)
+	}
+}

@@ -29,13 +29,15 @@ func WriteSafeTensors(path string, entries []Entry, metadata map[string]string) 
 	if err != nil {
 		return fmt.Errorf("safetensors %s: %w", path, err)
 	}
+	defer os.Remove(f.Name()) // after an error or a panic of an entry's Write; else the name is gone
+	defer f.Close()
 	err = encodeSafeTensors(f, entries, metadata)
 	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("safetensors %s: %w", path, err), os.Remove(f.Name()))
+		return fmt.Errorf("safetensors %s: %w", path, err)
 	}
 	return nil
 }
@@ -85,6 +87,11 @@ func encodeHeader(entries []Entry, metadata map[string]string) ([]byte, error) {
 		text, _ := json.Marshal(value)
 		header = fmt.Appendf(header, "%s%s:%s", separator, key, text)
 		separator = ","
+	}
+	for k, v := range metadata {
+		if !utf8.ValidString(k + v) {
+			return nil, fmt.Errorf("metadata %q: %q is not UTF-8", k, v)
+		}
 	}
 	if metadata != nil {
 		field("__metadata__", metadata)

@@ -10,6 +10,7 @@ package torch
 import "C"
 
 import (
+	"fmt"
 	"runtime"
 	"strings"
 	"unsafe"
@@ -36,15 +37,18 @@ func (e *Error) Error() string {
 	return "torch: " + e.Op + "(" + strings.Join(e.Shapes, ", ") + "): " + e.Msg
 }
 
-// Do runs f on an OS thread of its own with a root scope in grad mode, whose operators use up to threads cores,
-// and frees everything that the scope holds. A panic of type *Error inside f becomes Do's error.
+// Do runs f on an OS thread of its own with a root scope in grad mode, whose operators use up to threads cores, at least 1 and never
+// more than there are, and frees everything that the scope holds. A panic of type *Error inside f becomes Do's error.
 func Do(threads int, f func(*Scope) error) (err error) {
 	if err := Load(); err != nil {
 		return err
 	}
+	if threads < 1 {
+		return &Error{Op: "Do", Msg: fmt.Sprintf("%d threads: want at least 1", threads)}
+	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	before := C.mt_threads(C.int32_t(threads))
+	before := C.mt_threads(cores(threads))
 	defer C.mt_threads(before)
 	defer Catch(&err)
 	s := open(0, 1)
@@ -63,8 +67,16 @@ func Catch(err *error) {
 	}
 }
 
-// SetThreads changes how many cores the operators of this Do may use.
-func (s *Scope) SetThreads(n int) { C.mt_threads(C.int32_t(n)) }
+// SetThreads changes how many cores the operators of this Do may use, as Do's argument.
+func (s *Scope) SetThreads(n int) {
+	if n < 1 {
+		panic(&Error{Op: "SetThreads", Msg: fmt.Sprintf("%d threads: want at least 1", n)})
+	}
+	C.mt_threads(cores(n))
+}
+
+// cores is n, but not more than the machine has: a pool of thousands of threads takes minutes for what one does in a blink.
+func cores(n int) C.int32_t { return C.int32_t(min(n, runtime.NumCPU())) }
 
 // Block runs f in a child scope of the same grad mode, frees what f made and moves its result (if any) to s.
 func (s *Scope) Block(f func(s *Scope) Tensor) Tensor { return s.child(-1, f) }

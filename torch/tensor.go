@@ -11,6 +11,7 @@ import "C"
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"unsafe"
 )
@@ -73,28 +74,12 @@ type Number interface {
 	~float32 | ~float64 | ~int64 | ~int32 | ~int16 | ~int8 | ~uint8 | ~bool
 }
 
-func dtypeOf[T Number]() DType {
-	var zero T
-	switch any(zero).(type) {
-	case float32:
-		return Float32
-	case float64:
-		return Float64
-	case int64:
-		return Int64
-	case int32:
-		return Int32
-	case int16:
-		return Int16
-	case int8:
-		return Int8
-	case uint8:
-		return Uint8
-	case bool:
-		return Bool
-	}
-	panic(&Error{Op: "dtype", Msg: fmt.Sprintf("no tensor type for %T: use the plain Go type", zero)})
+var kinds = map[reflect.Kind]DType{
+	reflect.Float32: Float32, reflect.Float64: Float64, reflect.Int64: Int64, reflect.Int32: Int32, reflect.Int16: Int16,
+	reflect.Int8: Int8, reflect.Uint8: Uint8, reflect.Bool: Bool,
 }
+
+func dtypeOf[T Number]() DType { return kinds[reflect.TypeFor[T]().Kind()] }
 
 // New makes a tensor of data in s, in row-major order. The data is copied; no shape means [len(data)].
 func New[T Number](s *Scope, data []T, shape ...int) Tensor {
@@ -121,9 +106,16 @@ func Read[T Number](t Tensor, dst []T) {
 	check("Read", e)
 }
 
+// maxSlice is past any memory: views of one number may have any size.
+const maxSlice = 1 << 40
+
 // Values is a copy of t's numbers, converted to T, in row-major order.
 func Values[T Number](t Tensor) []T {
-	dst := make([]T, t.Numel())
+	n := t.Numel()
+	if n > maxSlice {
+		panic(&Error{Op: "Values", Shapes: []string{t.String()}, Msg: "more numbers than a slice holds"})
+	}
+	dst := make([]T, n)
 	Read(t, dst)
 	return dst
 }
@@ -142,6 +134,9 @@ func Write[T Number](t Tensor, data []T) {
 
 // WriteBytes is Write from raw memory that holds n elements of type d, such as a mapped file.
 func WriteBytes(t Tensor, d DType, data unsafe.Pointer, n int) {
+	if d.Size() == 0 {
+		panic(&Error{Op: "WriteBytes", Shapes: []string{t.String()}, Msg: fmt.Sprintf("the size of %v is not known", d)})
+	}
 	var e *C.char
 	C.mt_write(t.h, data, C.int64_t(n), C.int32_t(d), &e)
 	check("Write", e)
@@ -181,6 +176,9 @@ func (t Tensor) Numel() int {
 // DType is the element type.
 func (t Tensor) DType() DType { return DType(t.info().dtype) }
 
+// IsContiguous tells whether t's elements lie in row-major order without gaps.
+func (t Tensor) IsContiguous() bool { return t.info().contiguous != 0 }
+
 // RequiresGrad tells whether backward reaches t.
 func (t Tensor) RequiresGrad() bool { return t.info().requires_grad != 0 }
 
@@ -209,7 +207,11 @@ func dims(shape []int) *C.int64_t { return (*C.int64_t)(unsafe.Pointer(unsafe.Sl
 
 // Bytes is a copy of t's memory in row-major order, Numel·DType.Size long: what a file of weights holds.
 func Bytes(t Tensor) []byte {
-	dst := make([]byte, t.Numel()*t.DType().Size())
+	size := t.DType().Size()
+	if size == 0 || t.Numel() > maxSlice {
+		panic(&Error{Op: "Bytes", Shapes: []string{t.String()}, Msg: "this type has no known size, or there is no memory for so many"})
+	}
+	dst := make([]byte, t.Numel()*size)
 	var e *C.char
 	C.mt_read(t.h, unsafe.Pointer(unsafe.SliceData(dst)), C.int64_t(t.Numel()), C.int32_t(t.DType()), &e)
 	check("Bytes", e)

@@ -239,3 +239,28 @@ func cpuTime(t *testing.T) time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+func TestAnAllocationThatFailsLeavesTheAllocatorAsItWas(t *testing.T) {
+	cached := func() int64 {
+		do(t, func(s *Scope) {
+			for n := range 40 {
+				s.Block(func(s *Scope) Tensor { return s.Zeros(Float32, 1<<18+n<<16) })
+			}
+		})
+		return Memory().Cached
+	}
+	cached()
+	before := cached()
+	fails(t, "no memory for a tensor of", func(s *Scope) { s.Empty(Float32, 1<<50) })
+	if after := cached(); after > before+before/8 {
+		t.Errorf("%d bytes kept before, %d after", before, after)
+	}
+}
+
+func TestTensorsOfManyDimensionsAreTensors(t *testing.T) {
+	do(t, func(s *Scope) {
+		if got := s.Zeros(Float32, 1, 1, 2, 1, 1, 1, 1, 1, 1, 1).Shape(); len(got) != 10 || got[2] != 2 {
+			t.Error(got)
+		}
+	})
+}

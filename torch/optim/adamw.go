@@ -25,7 +25,8 @@ type AdamW struct {
 
 // NewAdamW makes the optimizer of params, whose state lives in s. Parameters must be float32 and their names distinct.
 func NewAdamW(s *torch.Scope, list []Named, c AdamWConfig) (*AdamW, error) {
-	if !(c.Beta1 >= 0 && c.Beta1 < 1 && c.Beta2 >= 0 && c.Beta2 < 1 && c.Eps > 0 && c.WeightDecay >= 0) {
+	if !(c.Beta1 >= 0 && c.Beta1 < 1 && c.Beta2 >= 0 && c.Beta2 < 1 && c.Eps > 0 && c.WeightDecay >= 0) ||
+		math.IsInf(c.Eps+c.WeightDecay, 0) {
 		return nil, fmt.Errorf("optim: AdamW %+v: betas must be at least 0 and below 1, eps above 0, decay at least 0", c)
 	}
 	p, err := newParams(list)
@@ -41,7 +42,7 @@ func NewAdamW(s *torch.Scope, list []Named, c AdamWConfig) (*AdamW, error) {
 
 // Step is that of Optimizer.
 func (o *AdamW) Step(s *torch.Scope, grads []Named, lr float64) error {
-	at, g, err := o.match(grads, lr)
+	at, g, err := o.match(s, grads, lr)
 	if err != nil || len(at) == 0 {
 		return err
 	}
@@ -71,6 +72,9 @@ func (o *AdamW) State() []Named {
 // returns the norm before. maxNorm 0 only measures. Absent gradients count as 0. A norm that is not finite is an error that
 // names the tensors; nothing is scaled then.
 func ClipGradNorm(s *torch.Scope, grads []Named, maxNorm float64) (norm float64, err error) {
+	if !(maxNorm >= 0) {
+		return 0, fmt.Errorf("optim: clipping to a norm of %v, want at least 0", maxNorm)
+	}
 	var tensors []torch.Tensor
 	var names []string
 	for _, g := range grads {

@@ -273,3 +273,61 @@ func TestHostileOptimizerInputIsRefused(t *testing.T) {
 		}
 	})
 }
+
+func TestGradientsOfAnyLayoutMoveTheirParametersAlike(t *testing.T) {
+	do(t, func(s *torch.Scope) {
+		grad := torch.New(s, []float32{1, -2, 3, 4, -5, 6}, 2, 3)
+		turned := s.Transpose(s.Call("aten::contiguous", s.Transpose(grad, 0, 1))[0], 0, 1)
+		one := torch.New(s, []float32{2})
+		for name, g := range map[string][2]torch.Tensor{
+			"transposed": {grad, turned},
+			"expanded":   {torch.New(s, []float32{2, 2, 2, 2, 2, 2}, 2, 3), s.Call("aten::expand", one, []int{2, 3})[0]},
+		} {
+			var moved [2][]float32
+			for i := range g {
+				w := torch.New(s, []float32{1, 2, 3, 4, 5, 6}, 2, 3)
+				o, err := NewAdamW(s, []Named{{"w", w}}, AdamWConfig{0.9, 0.95, 1e-8, 0})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range 2 {
+					if err := o.Step(s, []Named{{"w", g[i]}}, 0.1); err != nil {
+						t.Fatal(err)
+					}
+				}
+				moved[i] = append(torch.Values[float32](w), torch.Values[float32](o.mean[0])...)
+			}
+			if diff := cmp.Diff(moved[0], moved[1]); diff != "" {
+				t.Error(name, diff)
+			}
+		}
+		c := AdamWConfig{0.9, 0.95, 1e-8, 0}
+		if _, err := NewAdamW(s, []Named{{"w", turned}}, c); err == nil || !strings.Contains(err.Error(), "contiguous") {
+			t.Error("a parameter that is not contiguous:", err)
+		}
+		w := torch.New(s, []float32{1, 2})
+		o, err := NewAdamW(s, []Named{{"w", w}}, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sparse := s.Call("aten::_to_sparse", torch.New(s, []float32{1, 0}))[0]
+		if err := o.Step(s, []Named{{"w", sparse}}, 0.1); err == nil || !strings.Contains(err.Error(), `gradient of "w"`) || o.step[0].Item() != 0 {
+			t.Errorf("a sparse gradient: %v, step %v", err, o.step[0].Item())
+		}
+		if _, err := ClipGradNorm(s, []Named{{"w", w}}, math.NaN()); err == nil {
+			t.Error("clipping to NaN is no error")
+		}
+	})
+}
+
+// torch.optim.Muon divides a matrix by its norm, however small, down to 1e-7.
+func TestMuonOrthogonalisesSmallGradientsAsLargeOnes(t *testing.T) {
+	do(t, func(s *torch.Scope) {
+		x := s.Randn(1, 3, 5)
+		large := torch.Values[float32](variants["muon"].orthogonalise(s, x))
+		small := torch.Values[float32](variants["muon"].orthogonalise(s, s.MulScalar(x, 1.0/(1<<20))))
+		if diff := cmp.Diff(large, small); diff != "" {
+			t.Error(diff)
+		}
+	})
+}

@@ -37,16 +37,17 @@ type variant struct {
 	mean   bool         // momentum is a mean of gradients, not a decaying sum
 	floor  float64      // updates are scaled by √max(floor, rows/columns)
 	safety float64      // divides each matrix, with its norm, before the first iteration
+	clamp  bool         // that norm is at least 1e-7; else 1e-7 is added to it
 	steps  [][3]float64 // coefficients a, b, c of X ← aX + (bA + cA²)X, A = XXᵀ
 }
 
 // The coefficients are those of torch.optim.Muon and of microsoft/dion: the Polar Express (arXiv:2505.16932) or the older table.
 var variants = map[string]variant{
-	"muon": {"momentum_buffer.", true, 1, 1, slices.Repeat([][3]float64{{3.4445, -4.7750, 2.0315}}, 5)},
-	"dion": {"momentum.", false, 0, 1.02, [][3]float64{{8.156554524902461, -22.48329292557795, 15.878769915207462},
+	"muon": {"momentum_buffer.", true, 1, 1, true, slices.Repeat([][3]float64{{3.4445, -4.7750, 2.0315}}, 5)},
+	"dion": {"momentum.", false, 0, 1.02, false, [][3]float64{{8.156554524902461, -22.48329292557795, 15.878769915207462},
 		{4.042929935166739, -2.808917465908714, 0.5000178451051316}, {3.8916678022926607, -2.772484153217685, 0.5060648178503393},
 		{3.285753657755655, -2.3681294933425376, 0.46449024233003106}, {2.3465413258596377, -1.7097828382687081, 0.42323551169305323}}},
-	"dion_newton_schulz": {"momentum.", false, 0, 1, [][3]float64{{4.0848, -6.8946, 2.9270}, {3.9505, -6.3029, 2.6377},
+	"dion_newton_schulz": {"momentum.", false, 0, 1, false, [][3]float64{{4.0848, -6.8946, 2.9270}, {3.9505, -6.3029, 2.6377},
 		{3.7418, -5.5913, 2.3037}, {2.8769, -3.1427, 1.2046}, {2.8366, -3.0525, 1.2012}}},
 }
 
@@ -92,7 +93,7 @@ func (o *Muon) Step(s *torch.Scope, grads []Named, lr float64) error {
 			matrices = append(matrices, g)
 		}
 	}
-	at, g, err := o.match(matrices, lr)
+	at, g, err := o.match(s, matrices, lr)
 	if err != nil {
 		return err
 	}
@@ -146,8 +147,14 @@ func (v variant) orthogonalise(s *torch.Scope, x torch.Tensor) torch.Tensor {
 		return s.Transpose(v.orthogonalise(s, s.Transpose(x, 1, 2)), 1, 2)
 	}
 	x = s.To(x, torch.BFloat16)
-	norm := s.Call("aten::linalg_vector_norm", x, 2, []int{1, 2}, true)[0]
-	x = s.Div(x, s.AddScalar(s.MulScalar(norm, v.safety), 1e-7))
+	const tiny = 1e-7
+	norm := s.MulScalar(s.Call("aten::linalg_vector_norm", x, 2, []int{1, 2}, true)[0], v.safety)
+	if v.clamp {
+		norm = s.Clamp(norm, tiny, math.Inf(1))
+	} else {
+		norm = s.AddScalar(norm, tiny)
+	}
+	x = s.Div(x, norm)
 	for _, k := range v.steps {
 		a := s.MatMul(x, s.Transpose(x, 1, 2))
 		x = s.Call("aten::baddbmm", x, s.Call("aten::baddbmm", a, a, a, k[1], k[2])[0], x, k[0], 1.0)[0]

@@ -37,8 +37,8 @@ type params struct {
 func newParams(list []Named) (params, error) {
 	p := params{index: map[string]int{}}
 	for i, n := range list {
-		if _, ok := p.index[n.Name]; ok || n.Tensor.DType() != torch.Float32 {
-			return p, fmt.Errorf("optim: parameter %q is %v: parameters must be float32 and their names distinct", n.Name, n.Tensor)
+		if _, ok := p.index[n.Name]; ok || n.Tensor.DType() != torch.Float32 || !n.Tensor.IsContiguous() {
+			return p, fmt.Errorf("optim: parameter %q is %v: parameters must be float32, contiguous, and their names distinct", n.Name, n.Tensor)
 		}
 		p.names, p.tensors, p.index[n.Name] = append(p.names, n.Name), append(p.tensors, n.Tensor), i
 	}
@@ -54,8 +54,9 @@ func (p params) zeros(s *torch.Scope) []torch.Tensor {
 	return out
 }
 
-// match gives the gradients that are there and the places of their parameters, and checks everything about a step.
-func (p params) match(grads []Named, lr float64) (at []int, g []torch.Tensor, err error) {
+// match gives the gradients that are there, contiguous as the fused update wants them, and the places of their parameters, and checks
+// everything about a step.
+func (p params) match(s *torch.Scope, grads []Named, lr float64) (at []int, g []torch.Tensor, err error) {
 	if !(lr >= 0) || math.IsInf(lr, 0) {
 		return nil, nil, fmt.Errorf("optim: learning rate %v, want at least 0", lr)
 	}
@@ -72,7 +73,17 @@ func (p params) match(grads []Named, lr float64) (at []int, g []torch.Tensor, er
 		if grad.Tensor.String() != p.tensors[i].String() {
 			return nil, nil, fmt.Errorf("optim: the gradient of %q is %v, the parameter %v", grad.Name, grad.Tensor, p.tensors[i])
 		}
-		at, g = append(at, i), append(g, grad.Tensor)
+		dense := grad.Tensor
+		if !dense.IsContiguous() {
+			func() {
+				defer torch.Catch(&err) // a sparse one has no such form
+				dense = s.Call("aten::contiguous", dense)[0]
+			}()
+			if err != nil {
+				return nil, nil, fmt.Errorf("optim: the gradient of %q: %w", grad.Name, err)
+			}
+		}
+		at, g = append(at, i), append(g, dense)
 	}
 	return at, g, nil
 }
@@ -112,7 +123,7 @@ func Offload(s *torch.Scope, list []Named, create func(copies []Named) (Optimize
 
 // Step is that of Optimizer.
 func (o *offloaded) Step(s *torch.Scope, grads []Named, lr float64) error {
-	at, g, err := o.params.match(grads, lr)
+	at, g, err := o.params.match(s, grads, lr)
 	if err != nil {
 		return err
 	}
