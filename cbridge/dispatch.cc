@@ -18,6 +18,7 @@ struct Op {
   std::vector<int> length;              // of an argument like int[2]: 2; else 0
   std::vector<int> target;              // per result: the argument that it is written to, or -1
   int device = -1;                      // the device argument of an operator that takes no tensor but makes one
+  bool may_be_empty(size_t argument, int length) const;
   explicit Op(c10::OperatorHandle h) : handle(std::move(h)) {
     auto bare = [](c10::TypePtr t) { return t->kind() == TypeKind::OptionalType ? t->expectRef<c10::OptionalType>().getElementType() : t; };
     const auto& schema = handle.schema();
@@ -44,6 +45,12 @@ struct Op {
     }
   }
 };
+
+// Some kernels trust the length of an int[2]; none at all is for those whose default it is.
+bool Op::may_be_empty(size_t k, int n) const {
+  const auto& usual = handle.schema().arguments()[k].default_value();
+  return n == 0 && usual && (usual->isNone() || (usual->isIntList() && usual->toIntVector().empty()));
+}
 
 static constexpr int kMaxOps = 8192;
 static std::unique_ptr<Op> ops[kMaxOps];
@@ -147,7 +154,7 @@ static c10::IValue value(const Op& op, size_t k, const mt_arg& a, const int64_t*
       if (numbers) return number_list(a, p, [](int64_t i) { return at::Scalar(i); });
       if (!list || op.element[k] != TypeKind::IntType) wrong(op, k, "a list of integers");
       if (a.n == 1) return std::vector<int64_t>(std::max(op.length[k], 1), p[0]);
-      if (op.length[k] > 1 && a.n != op.length[k] && a.n) wrong(op, k, "a list of another length");  // some kernels trust it
+      if (op.length[k] > 1 && a.n != op.length[k] && !op.may_be_empty(k, a.n)) wrong(op, k, "a list of another length");
       return std::vector<int64_t>(p, p + a.n);
     case MT_DOUBLES: {
       if (numbers) return number_list(a, p, [](int64_t i) { return at::Scalar(as_double(i)); });
