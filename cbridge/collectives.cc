@@ -58,12 +58,26 @@ static void meet(c10d::Store& store, int rank, int size, milliseconds wait) {
   if (!missing.empty()) throw std::runtime_error("not joined within " + std::to_string(wait.count()) + " ms: rank" + missing);
 }
 
+static bool is_gloo(c10d::Backend& b) { return b.getBackendName() == c10d::GLOO_BACKEND_NAME; }
+
+// Starts an operation and waits for it. c10d notes every start in one table of the process before it takes that table's lock: two
+// groups at once, on two threads, ruin it. NCCL's start may wait for other ranks, so there it is left alone.
+template <class F>
+static void finish(c10d::Backend& b, F start) {
+  static std::mutex starting;
+  std::unique_lock<std::mutex> lock(starting, std::defer_lock);
+  if (is_gloo(b)) lock.lock();
+  c10::intrusive_ptr<c10d::Work> work = start();
+  if (lock) lock.unlock();
+  work->wait();
+}
+
 static c10::intrusive_ptr<c10d::Backend> gloo_backend(c10::intrusive_ptr<c10d::Store> store, const char* local, int rank, int size,
                                                       milliseconds timeout) {
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(local));
   auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(std::move(store), rank, size, std::move(options));
-  backend->barrier()->wait();  // past it no rank needs the store to get here: the one that runs it may close
+  finish(*backend, [&] { return backend->barrier(); });  // past it no rank needs the store to get here: the one that runs it may close
   return backend;
 }
 
@@ -76,7 +90,7 @@ static void agree(c10d::Backend& b, int32_t kind, const at::Tensor& t, int32_t a
   std::vector<at::Tensor> all{mine.clone()};  // the maxima: of a hash that all share these are the same
   c10d::AllreduceOptions options;
   options.reduceOp = c10d::ReduceOp::MAX;
-  (kind == MT_SEND ? b.send(all, arg, 1) : kind == MT_RECEIVE ? b.recv(all, arg, 1) : b.allreduce(all, options))->wait();
+  finish(b, [&] { return kind == MT_SEND ? b.send(all, arg, 1) : kind == MT_RECEIVE ? b.recv(all, arg, 1) : b.allreduce(all, options); });
   if (!all[0].equal(mine)) throw std::runtime_error("another rank is at another operation, or has another type or shape of tensor");
 }
 
@@ -84,7 +98,7 @@ static at::Tensor bytes(const at::Tensor& t) { return t.view({t.numel()}).view(a
 
 // The backend's operation on contiguous t: its result, or t itself where it is in place. Data that only moves goes as bytes.
 static at::Tensor run(c10d::Backend& b, int32_t kind, at::Tensor t, int32_t arg) {
-  if (b.getBackendName() == c10d::GLOO_BACKEND_NAME) agree(b, kind, t, arg);
+  if (is_gloo(b)) agree(b, kind, t, arg);
   std::vector<int64_t> shape = t.sizes().vec(), equal_parts;
   if (shape.empty()) shape.push_back(1);
   if (kind == MT_ALL_GATHER) shape[0] *= b.getSize();
@@ -97,21 +111,21 @@ static at::Tensor run(c10d::Backend& b, int32_t kind, at::Tensor t, int32_t arg)
       c10d::AllreduceOptions options;
       bool mean = arg == c10d::ReduceOp::AVG;  // which Gloo lacks
       options.reduceOp = mean ? c10d::ReduceOp::SUM : c10d::ReduceOp::RedOpType(arg);
-      b.allreduce(list, options)->wait();
+      finish(b, [&] { return b.allreduce(list, options); });
       if (mean) t.div_(b.getSize());
       break;
     }
     case MT_BROADCAST: {
       c10d::BroadcastOptions options;
       options.rootRank = arg;
-      b.broadcast(raw, options)->wait();
+      finish(b, [&] { return b.broadcast(raw, options); });
       break;
     }
-    case MT_ALL_GATHER: b._allgather_base(to, raw[0])->wait(); break;
-    case MT_REDUCE_SCATTER: b._reduce_scatter_base(out, t)->wait(); break;
-    case MT_ALL_TO_ALL: b.alltoall_base(to, raw[0], equal_parts, equal_parts)->wait(); break;
-    case MT_SEND: b.send(raw, arg, 0)->wait(); break;
-    case MT_RECEIVE: b.recv(raw, arg, 0)->wait(); break;
+    case MT_ALL_GATHER: finish(b, [&] { return b._allgather_base(to, raw[0]); }); break;
+    case MT_REDUCE_SCATTER: finish(b, [&] { return b._reduce_scatter_base(out, t); }); break;
+    case MT_ALL_TO_ALL: finish(b, [&] { return b.alltoall_base(to, raw[0], equal_parts, equal_parts); }); break;
+    case MT_SEND: finish(b, [&] { return b.send(raw, arg, 0); }); break;
+    case MT_RECEIVE: finish(b, [&] { return b.recv(raw, arg, 0); }); break;
   }
   return out;
 }
@@ -154,7 +168,10 @@ int32_t mt_group_close(mt_group h, char** err) {
 }
 
 int32_t mt_group_barrier(mt_group h, char** err) {
-  return guard_threads(err, -1, [&] { return find(h).backend->barrier()->wait(), 0; });
+  return guard_threads(err, -1, [&] {
+    auto backend = find(h).backend;
+    return finish(*backend, [&] { return backend->barrier(); }), 0;
+  });
 }
 
 mt_tensor mt_collective(mt_scope s, mt_group g, int32_t kind, mt_tensor h, int32_t arg, char** err) {

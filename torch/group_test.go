@@ -248,3 +248,22 @@ func TestGroupFromEnvNamesWhatIsMissingOrWrong(t *testing.T) {
 		t.Setenv(tc.name, good[tc.name])
 	}
 }
+
+// libtorch's own record of operations is shared by all groups of a process, and not safe for several threads.
+func TestGroupsOfOneProcessWorkAtOnce(t *testing.T) {
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 12 {
+				each(t, 1, 30*time.Second, func(s *Scope, g *Group) {
+					for range 20 {
+						if got := s.AllReduce_(g, New(s, []float32{2}), Sum).Item(); got != 2 {
+							t.Error("the sum of one rank's 2 is", got)
+						}
+					}
+				})
+			}
+		})
+	}
+	wg.Wait()
+}
