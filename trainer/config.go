@@ -11,14 +11,11 @@ import (
 	"github.com/molt-go/molt/estimators"
 )
 
-// Config holds the tables that the trainer reads and the top-level keys of the run; start from DefaultConfig.
+// Config holds the tables that the trainer reads and the top-level keys of the run. DefaultConfig has the defaults.
 type Config struct {
-	// Name of the run and of its folder; default "run".
-	Name string `toml:"name"`
-	// Seed of data order and sampling; default 0.
-	Seed int64 `toml:"seed"`
-	// Steps is the number of optimizer steps of the whole run, those before a resume included; default 100.
-	Steps int `toml:"steps"`
+	Name  string `toml:"name"`  // of the run and of its folder
+	Seed  int64  `toml:"seed"`  // of data order and sampling
+	Steps int    `toml:"steps"` // optimizer steps of the whole run, those before a resume included
 
 	Algo       AlgoConfig       `toml:"algo"`
 	Loss       LossConfig       `toml:"loss"`
@@ -31,65 +28,48 @@ type Config struct {
 
 // AlgoConfig is the table [algo]: from rewards to advantages.
 type AlgoConfig struct {
-	// Estimator is a name of estimators.Names; default "grpo".
-	Estimator string `toml:"estimator"`
-	// Options are further keys of this table: gamma, lambda, kl_coef, whiten and reward shaping.
-	estimators.Options
+	Estimator          string `toml:"estimator"` // a name of estimators.Names
+	estimators.Options        // further keys of this table: gamma, lambda, kl_coef, whiten and reward shaping
 }
 
 // LossConfig is the table [loss]: from advantages to gradients.
 type LossConfig struct {
-	// Name of a registered policy loss; default "ppo".
-	Name string `toml:"name"`
-	// ClipLow and ClipHigh bound the probability ratio to 1-ClipLow … 1+ClipHigh; default 0.2 each.
-	ClipLow  float64 `toml:"clip_low"`
-	ClipHigh float64 `toml:"clip_high"`
-	// DualClip bounds the loss of tokens with negative advantage at DualClip times its size; above 1; default 0: off.
-	DualClip float64 `toml:"dual_clip"`
-	// Aggregation turns token losses into one number; default "token-mean", over all tokens of the optimizer step.
-	Aggregation string `toml:"aggregation"`
-	// EntropyCoef times the mean entropy, in nats, is taken off the loss; default 0; a negative one drives entropy down.
-	EntropyCoef float64 `toml:"entropy_coef"`
-	// KLCoef times the mean KL to the reference policy, in nats, is added to the loss; default 0: no reference is needed.
-	KLCoef float64 `toml:"kl_coef"`
-	// KL is the estimate that KLCoef multiplies: "k1", "k2", "k3" or "k3_base", see klLosses; default "k2".
-	KL string `toml:"kl"`
+	Name        string  `toml:"name"`     // a registered policy loss
+	ClipLow     float64 `toml:"clip_low"` // the probability ratio is bounded to 1-ClipLow … 1+ClipHigh
+	ClipHigh    float64 `toml:"clip_high"`
+	DualClip    float64 `toml:"dual_clip"`    // times its size bounds the loss of tokens with negative advantage; above 1; 0: off
+	Aggregation string  `toml:"aggregation"`  // of token losses to one number: "token-mean", over all tokens of the optimizer step
+	EntropyCoef float64 `toml:"entropy_coef"` // times the mean entropy, in nats, is taken off the loss; below 0 drives entropy down
+	KLCoef      float64 `toml:"kl_coef"`      // times the mean KL to the reference policy, in nats, is added; 0: no reference is needed
+	KL          string  `toml:"kl"`           // the estimate that KLCoef multiplies: "k1", "k2", "k3" or "k3_base", see klLosses
 }
 
 // AsyncConfig is the table [async]: how rollouts and training share time and cores.
 type AsyncConfig struct {
-	// Staleness is the largest age of a trained token, in optimizer steps; default 1; 0: synchronous.
-	Staleness int `toml:"staleness"`
-	// TrainThreads and EngineThreads are the cores of each side; default 0: see Threads.
-	TrainThreads  int `toml:"train_threads"`
+	Staleness     int `toml:"staleness"`     // the largest age of a trained token, in optimizer steps; 0: synchronous
+	TrainThreads  int `toml:"train_threads"` // cores of each side; 0: see Threads
 	EngineThreads int `toml:"engine_threads"`
 }
 
 // EvalConfig is the table [eval]: held-out tasks, before, during and after training.
 type EvalConfig struct {
-	// Every is the number of optimizer steps between two evaluations; default 0: before and after training only.
-	Every int `toml:"every"`
-	// Tasks is the number of held-out tasks, answered greedily; default 64; 0: no evaluation.
-	Tasks int `toml:"tasks"`
-	// ShowReplies is the number of held-out replies printed before and after training; default 10.
-	ShowReplies int `toml:"show_replies"`
+	Every       int `toml:"every"`        // optimizer steps between two evaluations; 0: before and after training only
+	Tasks       int `toml:"tasks"`        // held-out tasks, answered greedily; 0: no evaluation
+	ShowReplies int `toml:"show_replies"` // held-out replies printed before and after training
 }
 
 // CheckpointConfig is the table [checkpoint].
 type CheckpointConfig struct {
-	// Every is the number of optimizer steps between two checkpoints; default 0: at the end and when stopped only.
-	Every int `toml:"every"`
-	// Keep is the number of newest checkpoints that are kept; default 2.
-	Keep int `toml:"keep"`
+	Every int `toml:"every"` // optimizer steps between two checkpoints; 0: at the end and when stopped only
+	Keep  int `toml:"keep"`  // newest checkpoints that are kept
 }
 
 // LogConfig is the table [log].
 type LogConfig struct {
-	// Dir holds the run folders; default "runs".
-	Dir string `toml:"dir"`
+	Dir string `toml:"dir"` // holds the run folders
 }
 
-// DefaultConfig returns the defaults that the fields document.
+// DefaultConfig has the values that hold where the file is silent.
 func DefaultConfig() Config {
 	return Config{
 		Name:  "run",
