@@ -1,10 +1,12 @@
 package trainer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -88,7 +90,7 @@ func DefaultConfig() Config {
 // Validate returns every wrong value by the name of its key. Names of losses and schedules are checked by those who have them.
 func (c Config) Validate() error {
 	return errors.Join(
-		check("name", c.Name, isFolder(c.Name), "a folder name: letters, digits, dot, dash and underscore"),
+		check("name", c.Name, folder.MatchString(c.Name), "a folder name: letters, digits, dot, dash and underscore"),
 		check("seed", c.Seed, c.Seed >= 0, "at least 0"),
 		check("steps", c.Steps, c.Steps >= 1, "at least 1"),
 		c.Algo.validate(), c.Loss.validate(), c.Optim.validate(), c.Async.validate(),
@@ -102,13 +104,13 @@ func (c Config) Validate() error {
 }
 
 func (c AlgoConfig) validate() error {
-	if err := estimators.Check(c.Estimator); err != nil {
+	err := estimators.Check(c.Estimator)
+	switch {
+	case err != nil:
 		return fmt.Errorf("algo.estimator: %w", err)
-	}
-	if c.Estimator == "gae" || c.Estimator == "on_policy_distill" {
+	case c.Estimator == "gae" || c.Estimator == "on_policy_distill":
 		return fmt.Errorf("algo.estimator is %q, which needs a critic or a teacher: this version trains neither", c.Estimator)
-	}
-	if c.KLCoef != 0 {
+	case c.KLCoef != 0:
 		return fmt.Errorf("algo.kl_coef is %v, but this version runs no reference model: leave it at 0", c.KLCoef)
 	}
 	if err := c.Options.Validate(); err != nil {
@@ -118,13 +120,12 @@ func (c AlgoConfig) validate() error {
 }
 
 func (c LossConfig) validate() error {
-	aggregations := []string{"token-mean"}
 	return errors.Join(
 		FindLoss(c.Name),
 		check("loss.clip_low", c.ClipLow, c.ClipLow >= 0 && c.ClipLow <= 1, "0 to 1"),
 		check("loss.clip_high", c.ClipHigh, atLeast0(c.ClipHigh), "at least 0"),
 		check("loss.dual_clip", c.DualClip, c.DualClip == 0 || c.DualClip > 1 && atLeast0(c.DualClip), "above 1 (0: off)"),
-		check("loss.aggregation", c.Aggregation, slices.Contains(aggregations, c.Aggregation), strings.Join(aggregations, " or ")),
+		check("loss.aggregation", c.Aggregation, c.Aggregation == "token-mean", "token-mean"),
 		check("loss.entropy_coef", c.EntropyCoef, atLeast0(math.Abs(c.EntropyCoef)), "a number"),
 		check("loss.kl_coef", c.KLCoef, atLeast0(c.KLCoef), "at least 0 (0: off)"),
 		check("loss.kl", c.KL, klLosses[c.KL] != nil, strings.Join(slices.Sorted(maps.Keys(klLosses)), ", ")),
@@ -148,13 +149,7 @@ func (c AsyncConfig) Threads(cores int) (train, engine int) {
 		train = max(1, cores/2)
 		engine = max(1, cores-train)
 	}
-	if c.TrainThreads > 0 {
-		train = c.TrainThreads
-	}
-	if c.EngineThreads > 0 {
-		engine = c.EngineThreads
-	}
-	return train, engine
+	return cmp.Or(c.TrainThreads, train), cmp.Or(c.EngineThreads, engine)
 }
 
 func check(key string, value any, ok bool, want string) error {
@@ -167,8 +162,4 @@ func check(key string, value any, ok bool, want string) error {
 // atLeast0 is false for NaN and Inf.
 func atLeast0(x float64) bool { return x >= 0 && !math.IsInf(x, 1) }
 
-func isFolder(name string) bool {
-	return name != "" && strings.Trim(name, ".") != "" && strings.IndexFunc(name, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
-	}) < 0
-}
+var folder = regexp.MustCompile(`^[\w.-]*[\w-][\w.-]*$`) // not of dots alone
