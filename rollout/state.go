@@ -3,6 +3,7 @@ package rollout
 import (
 	"fmt"
 	"iter"
+	"slices"
 )
 
 // State is what a run needs to go on where it stopped: positions of the data before Cursor are trained or taken out,
@@ -141,13 +142,6 @@ func present(rollouts []*Rollout) iter.Seq[*Rollout] {
 
 // equalRewards reports whether the rewards have no spread. A rollout counts once, however many samples it has.
 func equalRewards(rollouts []*Rollout) bool {
-	var first *Rollout
-	for r := range present(rollouts) {
-		if first == nil {
-			first = r
-		} else if r.Reward != first.Reward {
-			return false
-		}
-	}
-	return true
+	there := slices.Collect(present(rollouts))
+	return !slices.ContainsFunc(there, func(r *Rollout) bool { return r.Reward != there[0].Reward })
 }
