@@ -29,10 +29,8 @@ func (t *Trajectory) Context(ids []int32, images ...Image) error {
 	if t.sealed {
 		return errSealed
 	}
-	for i, id := range ids {
-		if id < 0 {
-			return fmt.Errorf("rollout: context token %d: id %d is negative", i, id)
-		}
+	if i := slices.IndexFunc(ids, func(id int32) bool { return id < 0 }); i >= 0 {
+		return fmt.Errorf("rollout: context token %d: id %d is negative", i, ids[i])
 	}
 	end := 0
 	for i, m := range images {

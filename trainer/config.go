@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -126,7 +125,7 @@ func (c LossConfig) validate() error {
 		check("loss.clip_high", c.ClipHigh, atLeast0(c.ClipHigh), "at least 0"),
 		check("loss.dual_clip", c.DualClip, c.DualClip == 0 || c.DualClip > 1 && atLeast0(c.DualClip), "above 1 (0: off)"),
 		check("loss.aggregation", c.Aggregation, c.Aggregation == "token-mean", "token-mean"),
-		check("loss.entropy_coef", c.EntropyCoef, atLeast0(math.Abs(c.EntropyCoef)), "a number"),
+		check("loss.entropy_coef", c.EntropyCoef, finite(c.EntropyCoef), "a number"),
 		check("loss.kl_coef", c.KLCoef, atLeast0(c.KLCoef), "at least 0 (0: off)"),
 		check("loss.kl", c.KL, klLosses[c.KL] != nil, strings.Join(slices.Sorted(maps.Keys(klLosses)), ", ")),
 	)
@@ -159,7 +158,6 @@ func check(key string, value any, ok bool, want string) error {
 	return fmt.Errorf("%s is %#v, want %s", key, value, want)
 }
 
-// atLeast0 is false for NaN and Inf.
-func atLeast0(x float64) bool { return x >= 0 && !math.IsInf(x, 1) }
+func atLeast0(x float64) bool { return x >= 0 && finite(x) }
 
 var folder = regexp.MustCompile(`^[\w.-]*[\w-][\w.-]*$`) // not of dots alone
