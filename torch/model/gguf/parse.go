@@ -1,7 +1,6 @@
 package gguf
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -42,10 +41,11 @@ func (r *reader) take(n uint64) []byte {
 }
 
 // uint reads an integer of at most 8 bytes.
-func (r *reader) uint(size uint64) uint64 {
-	var b [8]byte
-	copy(b[:], r.take(size))
-	return binary.LittleEndian.Uint64(b[:])
+func (r *reader) uint(size uint64) (v uint64) {
+	for i, b := range r.take(size) {
+		v |= uint64(b) << (8 * i)
+	}
+	return v
 }
 
 func (r *reader) str() string { return string(r.take(r.uint(8))) }
