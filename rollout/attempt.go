@@ -24,14 +24,14 @@ func attempt(ctx context.Context, r Runner, spec Spec, task func() (Task, error)
 		res := result{err: errors.New("the agent ended its goroutine")}
 		defer func() {
 			if v := recover(); v != nil {
-				res = result{err: fmt.Errorf("the agent panicked: %v\n%s", v, debug.Stack())}
+				res.err = fmt.Errorf("the agent panicked: %v\n%s", v, debug.Stack())
 			}
 			ended <- res
 		}()
 		s := spec
 		var err error
 		if s.Task, err = task(); err != nil {
-			res = result{err: fmt.Errorf("task: %w", err)}
+			res.err = fmt.Errorf("task: %w", err)
 			return
 		}
 		out, err := r.Run(ctx, s)

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,11 +95,8 @@ func (c *Collector) run(ctx context.Context, spec Spec, task int) {
 // was not called for the one before.
 func (c *Collector) Next(ctx context.Context) (Batch, error) {
 	for {
-		if ctx.Err() != nil {
-			return Batch{}, context.Cause(ctx)
-		}
-		if c.ctx.Err() != nil {
-			return Batch{}, context.Cause(c.ctx)
+		if err := cmp.Or(context.Cause(ctx), context.Cause(c.ctx)); err != nil {
+			return Batch{}, err
 		}
 		c.mu.Lock()
 		b, ok, err := c.queue.Take()

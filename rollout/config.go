@@ -31,33 +31,26 @@ func DefaultConfig() Config {
 
 // Validate lists what is wrong with c. It changes nothing.
 func (c Config) Validate() error {
-	var errs []error
-	positive := func(key string, v int) {
-		if v <= 0 {
-			errs = append(errs, fmt.Errorf("[rollout] %s = %d: must be at least 1", key, v))
-		}
+	t := float64(c.Temperature)
+	return errors.Join(
+		need(c.Prompts >= 1, "[rollout] prompts = %d: must be at least 1", c.Prompts),
+		need(c.Samples >= 1, "[rollout] samples = %d: must be at least 1", c.Samples),
+		need(c.MaxTurns >= 1, "[rollout] max_turns = %d: must be at least 1", c.MaxTurns),
+		need(c.MaxTokens >= 1, "[rollout] max_tokens = %d: must be at least 1", c.MaxTokens),
+		need(c.Concurrency >= 1, "[rollout] concurrency = %d: must be at least 1", c.Concurrency),
+		need(finite(t) && t > 0, "[rollout] temperature = %v: must be above 0, as greedy tokens cannot be trained on", t),
+		need(c.Timeout > 0, "[rollout] timeout = %q: must be above 0", c.Timeout),
+		need(finite(c.MaxFailed) && c.MaxFailed >= 0, "[rollout] max_failed = %v: must be a share, 0 or more", c.MaxFailed),
+		need(c.MaxRefill >= 0, "[rollout] max_refill = %d: must be 0 or more", c.MaxRefill),
+		need(!c.FilterEqual || c.Samples != 1, "[rollout] filter_equal with samples = 1 would take out every group"),
+	)
+}
+
+func need(ok bool, format string, args ...any) error {
+	if ok {
+		return nil
 	}
-	positive("prompts", c.Prompts)
-	positive("samples", c.Samples)
-	positive("max_turns", c.MaxTurns)
-	positive("max_tokens", c.MaxTokens)
-	positive("concurrency", c.Concurrency)
-	if t := float64(c.Temperature); !finite(t) || t <= 0 {
-		errs = append(errs, fmt.Errorf("[rollout] temperature = %v: must be above 0, as greedy tokens cannot be trained on", t))
-	}
-	if c.Timeout <= 0 {
-		errs = append(errs, fmt.Errorf("[rollout] timeout = %q: must be above 0", c.Timeout))
-	}
-	if !finite(c.MaxFailed) || c.MaxFailed < 0 {
-		errs = append(errs, fmt.Errorf("[rollout] max_failed = %v: must be a share, 0 or more", c.MaxFailed))
-	}
-	if c.MaxRefill < 0 {
-		errs = append(errs, fmt.Errorf("[rollout] max_refill = %d: must be 0 or more", c.MaxRefill))
-	}
-	if c.FilterEqual && c.Samples == 1 {
-		errs = append(errs, errors.New("[rollout] filter_equal with samples = 1 would take out every group"))
-	}
-	return errors.Join(errs...)
+	return fmt.Errorf(format, args...)
 }
 
 // Sampling is what c asks for in each turn.
@@ -82,17 +75,12 @@ func DefaultDataConfig() DataConfig { return DataConfig{Source: "jsonl", Shuffle
 
 // Validate lists what is wrong with c. It changes nothing.
 func (c DataConfig) Validate() error {
-	var errs []error
-	if c.Source == "jsonl" && c.Path == "" {
-		errs = append(errs, errors.New(`[data] path is missing: name the file to train on, or another source than "jsonl"`))
-	}
-	if c.Source != "jsonl" && (c.Path != "" || c.EvalPath != "") {
-		errs = append(errs, fmt.Errorf(`[data] path and eval_path are for source = "jsonl", not %q`, c.Source))
-	}
-	for key, v := range map[string]int{"tasks": c.Tasks, "eval": c.Eval, "epochs": c.Epochs} {
-		if v < 0 {
-			errs = append(errs, fmt.Errorf("[data] %s = %d: must be 0 or more", key, v))
-		}
-	}
-	return errors.Join(errs...)
+	jsonl := c.Source == "jsonl"
+	return errors.Join(
+		need(!jsonl || c.Path != "", `[data] path is missing: name the file to train on, or another source than "jsonl"`),
+		need(jsonl || c.Path == "" && c.EvalPath == "", `[data] path and eval_path are for source = "jsonl", not %q`, c.Source),
+		need(c.Tasks >= 0, "[data] tasks = %d: must be 0 or more", c.Tasks),
+		need(c.Eval >= 0, "[data] eval = %d: must be 0 or more", c.Eval),
+		need(c.Epochs >= 0, "[data] epochs = %d: must be 0 or more", c.Epochs),
+	)
 }

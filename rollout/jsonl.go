@@ -3,7 +3,6 @@ package rollout
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,7 +20,7 @@ func ReadTasks(path string) (Source, error) {
 		return nil, fmt.Errorf("rollout: tasks: %w", err)
 	}
 	sum := sha256.Sum256(data)
-	s := Tasks{Name: hex.EncodeToString(sum[:8])}
+	s := Tasks{Name: fmt.Sprintf("%x", sum[:8])}
 	num := 0
 	for line := range bytes.Lines(data) {
 		num++

@@ -63,14 +63,11 @@ type Batch struct {
 
 // NewQueue checks the plan and starts or resumes a queue.
 func NewQueue(p Plan) (*Queue, error) {
-	if err := errors.Join(p.Config.Validate(), p.Data.Validate()); err != nil {
+	err := errors.Join(p.Config.Validate(), p.Data.Validate(),
+		need(p.Source != nil && p.Source.Len() > 0, "rollout: the data has no task"),
+		need(p.Limit >= 0 && p.Version >= 0, "rollout: staleness limit %d and version %d must not be negative", p.Limit, p.Version))
+	if err != nil {
 		return nil, err
-	}
-	if p.Source == nil || p.Source.Len() <= 0 {
-		return nil, errors.New("rollout: the data has no task")
-	}
-	if p.Limit < 0 || p.Version < 0 {
-		return nil, fmt.Errorf("rollout: staleness limit %d and version %d must not be negative", p.Limit, p.Version)
 	}
 	q := &Queue{
 		plan: p, restored: p.Version, version: p.Version,
@@ -88,13 +85,13 @@ func NewQueue(p Plan) (*Queue, error) {
 // Admit hands out the next rollout to start, without its task, and that task's number in the source; ok is false if
 // none may start now.
 func (q *Queue) Admit() (s Spec, task int, ok bool) {
-	if q.dead != nil || (len(q.starting) == 0 && !q.open()) {
+	if q.dead == nil && len(q.starting) == 0 && q.admits(q.admitted) && q.place(q.admitted, q.cursor) {
+		q.admitted++
+	}
+	if q.dead != nil || len(q.starting) == 0 || !q.admits(q.starting[0].place) { // the last: resumed with a smaller limit
 		return Spec{}, 0, false
 	}
 	g := q.starting[0]
-	if !q.admits(g.place) { // resumed with a smaller limit or batch
-		return Spec{}, 0, false
-	}
 	sample := g.started
 	if g.started++; g.started == len(g.rollouts) {
 		q.starting = q.starting[1:]
@@ -106,35 +103,19 @@ func (q *Queue) Admit() (s Spec, task int, ok bool) {
 	}, g.task, true
 }
 
-// open admits one more group at a new place, if the rule in the package doc lets it.
-func (q *Queue) open() bool {
-	if !q.admits(q.admitted) || !q.fill(q.admitted) {
-		return false
-	}
-	q.admitted++
-	return true
-}
-
 // admits is the rule in the package doc.
 func (q *Queue) admits(place int64) bool {
 	steps := int64(q.version-q.restored) + int64(q.skipped)
 	return place-q.base < (steps+int64(q.plan.Limit)+1)*int64(q.plan.Config.Prompts)
 }
 
-// fill starts the next task at a place; false at the end of the data.
-func (q *Queue) fill(place int64) bool {
-	ok := q.place(place, q.cursor)
-	if ok {
-		q.cursor++
-	}
-	return ok
-}
-
+// place starts the task at a position of the data at a place; false at the end of the data.
 func (q *Queue) place(place, pos int64) bool {
 	task, epoch, ok := q.order.at(pos)
 	if !ok {
 		return false
 	}
+	q.cursor = max(q.cursor, pos+1)
 	n := q.plan.Config.Samples
 	g := &group{pos: pos, place: place, epoch: epoch, task: task, ended: make([]bool, n), rollouts: make([]*Rollout, n)}
 	q.places[place], q.groups[pos] = g, g
@@ -186,16 +167,13 @@ func (q *Queue) takeOut(g *group, filtered bool) {
 	t.Failed += g.failed
 	if filtered {
 		t.Filtered++
-		for r := range present(g.rollouts) {
-			t.Rollouts++
-			t.Reward += r.Reward
-		}
+		t.addRewards(g)
 		q.emit(Event{Kind: Filtered, Place: g.place})
 	}
 	delete(q.groups, g.pos)
 	delete(q.places, g.place)
 	q.starting = slices.DeleteFunc(q.starting, func(s *group) bool { return s == g })
-	q.fill(g.place)
+	q.place(g.place, q.cursor)
 }
 
 // checkBounds ends the run when one batch loses too much.
@@ -218,8 +196,8 @@ func (q *Queue) checkBounds(place int64, last error) {
 func (q *Queue) Take() (b Batch, ok bool, err error) {
 	for q.dead == nil {
 		var rows []*group
-		first := q.base + int64(q.taken)*int64(q.plan.Config.Prompts)
-		for p := first; p < first+int64(q.plan.Config.Prompts); p++ {
+		first := q.first(q.taken)
+		for p := first; p < q.first(q.taken+1); p++ {
 			g := q.places[p]
 			if g == nil && !q.drained() || g != nil && !g.complete() {
 				return Batch{}, false, nil
@@ -250,13 +228,9 @@ func (q *Queue) assemble(rows []*group) Batch {
 	slices.SortFunc(rows, func(a, b *group) int { return cmp.Compare(a.pos, b.pos) })
 	var b Batch
 	for _, g := range rows {
-		kept := slices.Collect(present(g.rollouts))
-		for _, r := range kept {
-			t.Rollouts++
-			t.Reward += r.Reward
-		}
 		t.Failed += g.failed
-		b.Groups = append(b.Groups, kept)
+		t.addRewards(g)
+		b.Groups = append(b.Groups, slices.Collect(present(g.rollouts)))
 	}
 	b.Failed, b.Filtered, b.RewardMean = t.Failed, t.Filtered, t.Reward/float64(t.Rollouts)
 	return b

@@ -44,19 +44,18 @@ type Rollout struct {
 
 // check is the gate between agents and the trainer.
 func (r *Rollout) check() error {
-	if r == nil {
+	switch {
+	case r == nil:
 		return errors.New("the agent returned neither a rollout nor an error")
-	}
-	if len(r.Samples) == 0 {
+	case len(r.Samples) == 0:
 		return errors.New("the rollout has no sample")
+	case !finite(r.Reward) || !finite(r.Score):
+		return fmt.Errorf("reward %v, score %v: both must be finite", r.Reward, r.Score)
 	}
 	for i, t := range r.Samples {
 		if t == nil || !t.sealed || t.Len() == 0 {
 			return fmt.Errorf("sample %d of %d is empty or not sealed: call Seal when it is done", i, len(r.Samples))
 		}
-	}
-	if !finite(r.Reward) || !finite(r.Score) {
-		return fmt.Errorf("reward %v, score %v: both must be finite", r.Reward, r.Score)
 	}
 	for _, numbers := range []map[string]float64{r.Rewards, r.Info} {
 		for name, v := range numbers {

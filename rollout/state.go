@@ -3,6 +3,7 @@ package rollout
 import (
 	"fmt"
 	"iter"
+	"slices"
 )
 
 // State is what a run needs to go on where it stopped: positions of the data before Cursor are trained or taken out,
@@ -31,11 +32,18 @@ type Tally struct {
 	Reward   float64 `json:"reward"`   // their sum
 }
 
+func (t *Tally) addRewards(g *group) {
+	for r := range present(g.rollouts) {
+		t.Rollouts++
+		t.Reward += r.Reward
+	}
+}
+
 // State is the state after the last batch that SetVersion or Skip was called for: a batch that was taken and not yet
 // trained is still in flight.
 func (q *Queue) State() State {
 	done := q.done()
-	first := q.base + int64(done*q.plan.Config.Prompts)
+	first := q.first(done)
 	s := State{Data: q.identity(), Cursor: q.cursor, First: first, Admitted: max(q.admitted, first)}
 	for p := first; p < q.admitted; p++ {
 		if g := q.places[p]; g != nil {
@@ -81,7 +89,7 @@ func (q *Queue) done() int { return min(q.taken, int(q.version-q.restored)+q.ski
 
 // retire forgets the batches that are done.
 func (q *Queue) retire() {
-	end := q.base + int64(q.done()*q.plan.Config.Prompts)
+	end := q.first(q.done())
 	for place, g := range q.places {
 		if place < end {
 			delete(q.places, place)
@@ -91,6 +99,8 @@ func (q *Queue) retire() {
 	}
 }
 
+// first is the first place of batch k, batch the batch of a place.
+func (q *Queue) first(k int) int64     { return q.base + int64(k)*int64(q.plan.Config.Prompts) }
 func (q *Queue) batch(place int64) int { return int((place - q.base) / int64(q.plan.Config.Prompts)) }
 
 func (q *Queue) tally(place int64) *Tally {
@@ -103,8 +113,7 @@ func (q *Queue) tally(place int64) *Tally {
 
 func (q *Queue) batchGroups(k int) iter.Seq[*group] {
 	return func(yield func(*group) bool) {
-		first := q.base + int64(k*q.plan.Config.Prompts)
-		for p := first; p < first+int64(q.plan.Config.Prompts); p++ {
+		for p := q.first(k); p < q.first(k+1); p++ {
 			if g := q.places[p]; g != nil && !yield(g) {
 				return
 			}
@@ -141,13 +150,6 @@ func present(rollouts []*Rollout) iter.Seq[*Rollout] {
 
 // equalRewards reports whether the rewards have no spread. A rollout counts once, however many samples it has.
 func equalRewards(rollouts []*Rollout) bool {
-	var first *Rollout
-	for r := range present(rollouts) {
-		if first == nil {
-			first = r
-		} else if r.Reward != first.Reward {
-			return false
-		}
-	}
-	return true
+	there := slices.Collect(present(rollouts))
+	return !slices.ContainsFunc(there, func(r *Rollout) bool { return r.Reward != there[0].Reward })
 }

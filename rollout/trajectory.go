@@ -29,10 +29,8 @@ func (t *Trajectory) Context(ids []int32, images ...Image) error {
 	if t.sealed {
 		return errSealed
 	}
-	for i, id := range ids {
-		if id < 0 {
-			return fmt.Errorf("rollout: context token %d: id %d is negative", i, id)
-		}
+	if i := slices.IndexFunc(ids, func(id int32) bool { return id < 0 }); i >= 0 {
+		return fmt.Errorf("rollout: context token %d: id %d is negative", i, ids[i])
 	}
 	end := 0
 	for i, m := range images {
@@ -89,26 +87,18 @@ func (t *Trajectory) Append(c Completion) error {
 }
 
 func (t *Trajectory) checkAppend(c Completion) error {
-	if t.sealed {
+	switch unminted := slices.IndexFunc(c.Tokens, func(g Generated) bool { return !g.minted }); {
+	case t.sealed:
 		return errSealed
-	}
-	if c.Prefix != prefix(t.ids, t.images) {
+	case c.Prefix != prefix(t.ids, t.images):
 		return fmt.Errorf("rollout: the completion continues another prefix than the trajectory's %d tokens", len(t.ids))
-	}
-	for i, g := range c.Tokens {
-		if !g.minted {
-			return fmt.Errorf("rollout: token %d of the completion was not minted by a generator", i)
-		}
-	}
-	switch c.Finish {
-	case FinishStop, FinishLength, FinishCancelled:
-	default:
+	case unminted >= 0:
+		return fmt.Errorf("rollout: token %d of the completion was not minted by a generator", unminted)
+	case c.Finish != FinishStop && c.Finish != FinishLength && c.Finish != FinishCancelled:
 		return fmt.Errorf("rollout: unknown finish %q of a completion", c.Finish)
-	}
-	if c.NumStop < 0 || c.NumStop > len(c.Tokens) {
+	case c.NumStop < 0 || c.NumStop > len(c.Tokens):
 		return fmt.Errorf("rollout: %d of %d tokens belong to the stop", c.NumStop, len(c.Tokens))
-	}
-	if len(c.Top) != 0 && len(c.Top) != len(c.Tokens) {
+	case len(c.Top) != 0 && len(c.Top) != len(c.Tokens):
 		return fmt.Errorf("rollout: top log-probs for %d of %d tokens", len(c.Top), len(c.Tokens))
 	}
 	for i, top := range c.Top {
@@ -118,18 +108,13 @@ func (t *Trajectory) checkAppend(c Completion) error {
 			}
 		}
 	}
-	return t.checkRouted(c)
-}
-
-func (t *Trajectory) checkRouted(c Completion) error {
-	r, rows := c.Routed, len(t.ids)+len(c.Tokens)-1
-	if r.Layers < 0 || r.K < 0 || (r.Layers == 0) != (r.K == 0) {
+	r, known, rows := c.Routed, t.routed, max(len(t.ids)+len(c.Tokens)-1, 0)
+	switch {
+	case r.Layers < 0 || r.K < 0 || (r.Layers == 0) != (r.K == 0):
 		return fmt.Errorf("rollout: routed experts of %d layers, %d a token", r.Layers, r.K)
-	}
-	if known := t.routed; r.row() > 0 && known.row() > 0 && (r.Layers != known.Layers || r.K != known.K) {
+	case r.row() > 0 && known.row() > 0 && (r.Layers != known.Layers || r.K != known.K):
 		return fmt.Errorf("rollout: routed experts of %d layers × %d after %d × %d", r.Layers, r.K, known.Layers, known.K)
-	}
-	if len(r.Experts) != max(rows, 0)*r.row() {
+	case len(r.Experts) != rows*r.row():
 		return fmt.Errorf("rollout: %d routed experts, want %d positions × %d layers × %d", len(r.Experts), rows, r.Layers, r.K)
 	}
 	return nil

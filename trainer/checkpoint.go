@@ -42,7 +42,7 @@ func (d *RunDir) file(name string) string { return filepath.Join(d.Path, name) }
 // open makes the policy, from the model or from the newest checkpoint, and the metrics file.
 func (t *Trainer) open(s *torch.Scope) error {
 	t.runState = runState{reward: math.NaN(), speed: math.NaN(), Evaluated: -1, savedStep: -1}
-	path := t.Model
+	path, keep := t.Model, -1
 	old, err := t.checkpoints()
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (t *Trainer) open(s *torch.Scope) error {
 		if err := json.Unmarshal(data, &t.runState); err != nil {
 			return fmt.Errorf("resume: %s: %w", filepath.Join(path, stateFile), err)
 		}
-		t.saved, t.savedStep = path, t.Step
+		t.saved, t.savedStep, keep = path, t.Step, t.Step
 		t.say("resuming %s from step %d", t.dir.Path, t.Step)
 	}
 	master, err := model.Load(s, path, torch.Float32)
@@ -76,10 +76,6 @@ func (t *Trainer) open(s *torch.Scope) error {
 		if err := t.policy.LoadOptimizer(filepath.Join(path, optimizerFile)); err != nil {
 			return fmt.Errorf("resume: %w (optim.name and optim.freeze must be those of the run so far)", err)
 		}
-	}
-	keep := -1
-	if t.Resume {
-		keep = t.Step
 	}
 	t.metrics, err = t.dir.OpenMetrics(keep)
 	return err
@@ -103,9 +99,9 @@ func (t *Trainer) checkpoints() ([]string, error) {
 		}
 	}
 	slices.Sort(steps)
-	paths := make([]string, len(steps))
-	for i, step := range steps {
-		paths[i] = t.checkpoint(step)
+	var paths []string
+	for _, step := range steps {
+		paths = append(paths, t.checkpoint(step))
 	}
 	return paths, nil
 }
@@ -123,23 +119,19 @@ func (t *Trainer) save() error {
 	t.show("saving")
 	path := t.checkpoint(t.Step)
 	tmp := path + ".tmp"
-	if err := os.MkdirAll(tmp, 0o755); err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
-	}
 	state, err := json.MarshalIndent(t.runState, "", "  ")
-	if err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
-	}
-	if t.SaveText != nil {
+	err = errors.Join(err, os.MkdirAll(tmp, 0o755))
+	if err == nil && t.SaveText != nil {
 		err = t.SaveText(tmp)
 	}
-	err = errors.Join(
-		err,
-		t.policy.master.Save(tmp),
-		t.policy.SaveOptimizer(filepath.Join(tmp, optimizerFile)),
-		os.WriteFile(filepath.Join(tmp, stateFile), state, 0o644),
-	)
 	if err == nil {
+		err = errors.Join(
+			t.policy.master.Save(tmp),
+			t.policy.SaveOptimizer(filepath.Join(tmp, optimizerFile)),
+			os.WriteFile(filepath.Join(tmp, stateFile), state, 0o644),
+		)
+	}
+	if err == nil { // complete: it may have its name
 		err = os.Rename(tmp, path)
 	}
 	if err != nil {
@@ -150,11 +142,10 @@ func (t *Trainer) save() error {
 	if err != nil {
 		return err
 	}
-	for len(old) > t.cfg.Checkpoint.Keep {
-		if err := os.RemoveAll(old[0]); err != nil {
+	for _, path := range old[:max(0, len(old)-t.cfg.Checkpoint.Keep)] {
+		if err := os.RemoveAll(path); err != nil {
 			return fmt.Errorf("checkpoint: %w", err)
 		}
-		old = old[1:]
 	}
 	return nil
 }

@@ -1,24 +1,22 @@
 package trainer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
-	"math"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/molt-go/molt/estimators"
 )
 
-// Config holds the tables that the trainer reads and the top-level keys of the run; start from DefaultConfig.
+// Config holds the tables that the trainer reads and the top-level keys of the run. DefaultConfig has the defaults.
 type Config struct {
-	// Name of the run and of its folder; default "run".
-	Name string `toml:"name"`
-	// Seed of data order and sampling; default 0.
-	Seed int64 `toml:"seed"`
-	// Steps is the number of optimizer steps of the whole run, those before a resume included; default 100.
-	Steps int `toml:"steps"`
+	Name  string `toml:"name"`  // of the run and of its folder
+	Seed  int64  `toml:"seed"`  // of data order and sampling
+	Steps int    `toml:"steps"` // optimizer steps of the whole run, those before a resume included
 
 	Algo       AlgoConfig       `toml:"algo"`
 	Loss       LossConfig       `toml:"loss"`
@@ -31,65 +29,48 @@ type Config struct {
 
 // AlgoConfig is the table [algo]: from rewards to advantages.
 type AlgoConfig struct {
-	// Estimator is a name of estimators.Names; default "grpo".
-	Estimator string `toml:"estimator"`
-	// Options are further keys of this table: gamma, lambda, kl_coef, whiten and reward shaping.
-	estimators.Options
+	Estimator          string `toml:"estimator"` // a name of estimators.Names
+	estimators.Options        // further keys of this table: gamma, lambda, kl_coef, whiten and reward shaping
 }
 
 // LossConfig is the table [loss]: from advantages to gradients.
 type LossConfig struct {
-	// Name of a registered policy loss; default "ppo".
-	Name string `toml:"name"`
-	// ClipLow and ClipHigh bound the probability ratio to 1-ClipLow … 1+ClipHigh; default 0.2 each.
-	ClipLow  float64 `toml:"clip_low"`
-	ClipHigh float64 `toml:"clip_high"`
-	// DualClip bounds the loss of tokens with negative advantage at DualClip times its size; above 1; default 0: off.
-	DualClip float64 `toml:"dual_clip"`
-	// Aggregation turns token losses into one number; default "token-mean", over all tokens of the optimizer step.
-	Aggregation string `toml:"aggregation"`
-	// EntropyCoef times the mean entropy, in nats, is taken off the loss; default 0; a negative one drives entropy down.
-	EntropyCoef float64 `toml:"entropy_coef"`
-	// KLCoef times the mean KL to the reference policy, in nats, is added to the loss; default 0: no reference is needed.
-	KLCoef float64 `toml:"kl_coef"`
-	// KL is the estimate that KLCoef multiplies: "k1", "k2", "k3" or "k3_base", see klLosses; default "k2".
-	KL string `toml:"kl"`
+	Name        string  `toml:"name"`     // a registered policy loss
+	ClipLow     float64 `toml:"clip_low"` // the probability ratio is bounded to 1-ClipLow … 1+ClipHigh
+	ClipHigh    float64 `toml:"clip_high"`
+	DualClip    float64 `toml:"dual_clip"`    // times its size bounds the loss of tokens with negative advantage; above 1; 0: off
+	Aggregation string  `toml:"aggregation"`  // of token losses to one number: "token-mean", over all tokens of the optimizer step
+	EntropyCoef float64 `toml:"entropy_coef"` // times the mean entropy, in nats, is taken off the loss; below 0 drives entropy down
+	KLCoef      float64 `toml:"kl_coef"`      // times the mean KL to the reference policy, in nats, is added; 0: no reference is needed
+	KL          string  `toml:"kl"`           // the estimate that KLCoef multiplies: "k1", "k2", "k3" or "k3_base", see klLosses
 }
 
 // AsyncConfig is the table [async]: how rollouts and training share time and cores.
 type AsyncConfig struct {
-	// Staleness is the largest age of a trained token, in optimizer steps; default 1; 0: synchronous.
-	Staleness int `toml:"staleness"`
-	// TrainThreads and EngineThreads are the cores of each side; default 0: see Threads.
-	TrainThreads  int `toml:"train_threads"`
+	Staleness     int `toml:"staleness"`     // the largest age of a trained token, in optimizer steps; 0: synchronous
+	TrainThreads  int `toml:"train_threads"` // cores of each side; 0: see Threads
 	EngineThreads int `toml:"engine_threads"`
 }
 
 // EvalConfig is the table [eval]: held-out tasks, before, during and after training.
 type EvalConfig struct {
-	// Every is the number of optimizer steps between two evaluations; default 0: before and after training only.
-	Every int `toml:"every"`
-	// Tasks is the number of held-out tasks, answered greedily; default 64; 0: no evaluation.
-	Tasks int `toml:"tasks"`
-	// ShowReplies is the number of held-out replies printed before and after training; default 10.
-	ShowReplies int `toml:"show_replies"`
+	Every       int `toml:"every"`        // optimizer steps between two evaluations; 0: before and after training only
+	Tasks       int `toml:"tasks"`        // held-out tasks, answered greedily; 0: no evaluation
+	ShowReplies int `toml:"show_replies"` // held-out replies printed before and after training
 }
 
 // CheckpointConfig is the table [checkpoint].
 type CheckpointConfig struct {
-	// Every is the number of optimizer steps between two checkpoints; default 0: at the end and when stopped only.
-	Every int `toml:"every"`
-	// Keep is the number of newest checkpoints that are kept; default 2.
-	Keep int `toml:"keep"`
+	Every int `toml:"every"` // optimizer steps between two checkpoints; 0: at the end and when stopped only
+	Keep  int `toml:"keep"`  // newest checkpoints that are kept
 }
 
 // LogConfig is the table [log].
 type LogConfig struct {
-	// Dir holds the run folders; default "runs".
-	Dir string `toml:"dir"`
+	Dir string `toml:"dir"` // holds the run folders
 }
 
-// DefaultConfig returns the defaults that the fields document.
+// DefaultConfig has the values that hold where the file is silent.
 func DefaultConfig() Config {
 	return Config{
 		Name:  "run",
@@ -108,7 +89,7 @@ func DefaultConfig() Config {
 // Validate returns every wrong value by the name of its key. Names of losses and schedules are checked by those who have them.
 func (c Config) Validate() error {
 	return errors.Join(
-		check("name", c.Name, isFolder(c.Name), "a folder name: letters, digits, dot, dash and underscore"),
+		check("name", c.Name, folder.MatchString(c.Name), "a folder name: letters, digits, dot, dash and underscore"),
 		check("seed", c.Seed, c.Seed >= 0, "at least 0"),
 		check("steps", c.Steps, c.Steps >= 1, "at least 1"),
 		c.Algo.validate(), c.Loss.validate(), c.Optim.validate(), c.Async.validate(),
@@ -122,13 +103,13 @@ func (c Config) Validate() error {
 }
 
 func (c AlgoConfig) validate() error {
-	if err := estimators.Check(c.Estimator); err != nil {
+	err := estimators.Check(c.Estimator)
+	switch {
+	case err != nil:
 		return fmt.Errorf("algo.estimator: %w", err)
-	}
-	if c.Estimator == "gae" || c.Estimator == "on_policy_distill" {
+	case c.Estimator == "gae" || c.Estimator == "on_policy_distill":
 		return fmt.Errorf("algo.estimator is %q, which needs a critic or a teacher: this version trains neither", c.Estimator)
-	}
-	if c.KLCoef != 0 {
+	case c.KLCoef != 0:
 		return fmt.Errorf("algo.kl_coef is %v, but this version runs no reference model: leave it at 0", c.KLCoef)
 	}
 	if err := c.Options.Validate(); err != nil {
@@ -138,14 +119,13 @@ func (c AlgoConfig) validate() error {
 }
 
 func (c LossConfig) validate() error {
-	aggregations := []string{"token-mean"}
 	return errors.Join(
 		FindLoss(c.Name),
 		check("loss.clip_low", c.ClipLow, c.ClipLow >= 0 && c.ClipLow <= 1, "0 to 1"),
 		check("loss.clip_high", c.ClipHigh, atLeast0(c.ClipHigh), "at least 0"),
 		check("loss.dual_clip", c.DualClip, c.DualClip == 0 || c.DualClip > 1 && atLeast0(c.DualClip), "above 1 (0: off)"),
-		check("loss.aggregation", c.Aggregation, slices.Contains(aggregations, c.Aggregation), strings.Join(aggregations, " or ")),
-		check("loss.entropy_coef", c.EntropyCoef, atLeast0(math.Abs(c.EntropyCoef)), "a number"),
+		check("loss.aggregation", c.Aggregation, c.Aggregation == "token-mean", "token-mean"),
+		check("loss.entropy_coef", c.EntropyCoef, finite(c.EntropyCoef), "a number"),
 		check("loss.kl_coef", c.KLCoef, atLeast0(c.KLCoef), "at least 0 (0: off)"),
 		check("loss.kl", c.KL, klLosses[c.KL] != nil, strings.Join(slices.Sorted(maps.Keys(klLosses)), ", ")),
 	)
@@ -168,13 +148,7 @@ func (c AsyncConfig) Threads(cores int) (train, engine int) {
 		train = max(1, cores/2)
 		engine = max(1, cores-train)
 	}
-	if c.TrainThreads > 0 {
-		train = c.TrainThreads
-	}
-	if c.EngineThreads > 0 {
-		engine = c.EngineThreads
-	}
-	return train, engine
+	return cmp.Or(c.TrainThreads, train), cmp.Or(c.EngineThreads, engine)
 }
 
 func check(key string, value any, ok bool, want string) error {
@@ -184,11 +158,6 @@ func check(key string, value any, ok bool, want string) error {
 	return fmt.Errorf("%s is %#v, want %s", key, value, want)
 }
 
-// atLeast0 is false for NaN and Inf.
-func atLeast0(x float64) bool { return x >= 0 && !math.IsInf(x, 1) }
+func atLeast0(x float64) bool { return x >= 0 && finite(x) }
 
-func isFolder(name string) bool {
-	return name != "" && strings.Trim(name, ".") != "" && strings.IndexFunc(name, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
-	}) < 0
-}
+var folder = regexp.MustCompile(`^[\w.-]*[\w-][\w.-]*$`) // not of dots alone

@@ -54,7 +54,7 @@ func (t *Trainer) evaluate(ctx context.Context, show bool) error {
 		t.showReplies(result)
 	}
 	t.last = time.Now()
-	t.sampled.take() // rates are since the last row
+	t.sampled.Store(0) // rates are since the last row
 	return t.metrics.Write(map[string]float64{KeyStep: float64(t.Step), KeyEvalScore: mean, "eval_tasks": float64(scored)})
 }
 

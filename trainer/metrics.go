@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -121,22 +120,20 @@ func keptSize(r io.Reader, keep int) (int64, error) {
 // Write appends one row, step first and then the other keys in alphabetical order, and hands it to the system before it
 // returns. A row without a step and a value that is NaN or infinite are errors, and nothing is written.
 func (m *Metrics) Write(row map[string]float64) error {
-	if _, ok := row[KeyStep]; !ok {
+	keys := slices.Sorted(maps.Keys(row))
+	step := slices.Index(keys, KeyStep)
+	if step < 0 {
 		return errors.New("metrics: a row without a step")
 	}
 	var line []byte
-	for _, key := range slices.Sorted(maps.Keys(row)) {
-		if math.IsNaN(row[key]) || math.IsInf(row[key], 0) {
+	for _, key := range slices.Concat(keys[step:step+1], keys[:step], keys[step+1:]) {
+		if !finite(row[key]) {
 			return fmt.Errorf("metrics: step %v: %s is %v", row[KeyStep], key, row[key])
 		}
 		field, _ := json.Marshal(map[string]float64{key: row[key]}) // {"key":1}; finite numbers always marshal
-		field = field[1 : len(field)-1]
-		if key == KeyStep {
-			line = slices.Concat([]byte{'{'}, field, line)
-		} else {
-			line = slices.Concat(line, []byte{','}, field)
-		}
+		line = slices.Concat(line, []byte{','}, field[1:len(field)-1])
 	}
+	line[0] = '{'
 	if _, err := m.file.Write(append(line, "}\n"...)); err != nil {
 		return fmt.Errorf("metrics: %w", err)
 	}

@@ -14,51 +14,37 @@ import (
 
 // OptimConfig is the table [optim]: from gradients to weights.
 type OptimConfig struct {
-	// Name of the optimizer: "adamw" (default), or for the matrices of the layers, with AdamW for all else, "muon" (torch.optim's),
+	// Name of the optimizer: "adamw", or for the matrices of the layers, with AdamW for all else, "muon" (torch.optim's),
 	// "dion" or "dion_newton_schulz" (microsoft/dion's Muon with newer and older coefficients).
-	Name string `toml:"name"`
-	// LR is AdamW's peak learning rate; default 1e-5.
-	LR float64 `toml:"lr"`
-	// Beta1, Beta2 and Eps are AdamW's; default 0.9, 0.95 and 1e-8.
-	Beta1 float64 `toml:"beta1"`
-	Beta2 float64 `toml:"beta2"`
-	Eps   float64 `toml:"eps"`
-	// WeightDecay is decoupled: an update takes the learning rate times WeightDecay off each weight; default 0.
-	WeightDecay float64 `toml:"weight_decay"`
-	// MuonLR is the peak learning rate of the matrices under Muon; the rate of the rest keeps its ratio to it; default 0.02.
-	MuonLR float64 `toml:"muon_lr"`
-	// Momentum is Muon's decay of the running gradient; default 0.95.
-	Momentum float64 `toml:"momentum"`
-	// Nesterov lets Muon look one step of momentum ahead; default true.
-	Nesterov bool `toml:"nesterov"`
-	// MatchRMS makes Muon's updates as large as AdamW's usual ones, so that MuonLR is about what LR would be; default false.
-	MatchRMS bool `toml:"match_rms"`
+	Name        string  `toml:"name"`
+	LR          float64 `toml:"lr"`    // AdamW's peak learning rate
+	Beta1       float64 `toml:"beta1"` // AdamW's, as are Beta2 and Eps
+	Beta2       float64 `toml:"beta2"`
+	Eps         float64 `toml:"eps"`
+	WeightDecay float64 `toml:"weight_decay"` // decoupled: an update takes the learning rate times WeightDecay off each weight
+	MuonLR      float64 `toml:"muon_lr"`      // peak learning rate of the matrices under Muon; that of the rest keeps its ratio to it
+	Momentum    float64 `toml:"momentum"`     // Muon's decay of the running gradient
+	Nesterov    bool    `toml:"nesterov"`     // Muon looks one step of momentum ahead
+	MatchRMS    bool    `toml:"match_rms"`    // makes Muon's updates as large as AdamW's usual ones: MuonLR is then about what LR is
 	// Freeze holds patterns of names of parameters that keep their values, with * for any characters: "model.embed_tokens.*"
-	// (see path.Match); default none. A resumed run needs those that it began with.
-	Freeze []string `toml:"freeze"`
-	// MaxNorm clips the global norm of the gradient; default 1; 0: off.
-	MaxNorm float64 `toml:"max_norm"`
-	// Schedule of the learning rate, a name of optim.Schedules; default "constant", which has no warm-up.
-	Schedule string `toml:"schedule"`
-	// WarmupSteps is the number of updates until the rate is at its peak; default 0.
-	WarmupSteps int `toml:"warmup_steps"`
-	// WarmupRate is the rate of the first update as a share of the peak under "cosine_warmup_with_min_lr"; default 0: 1/WarmupSteps.
-	WarmupRate float64 `toml:"warmup_lr_rate"`
-	// MinLRRate is the rate at the end as a share of the peak, for "…_min_lr", "polynomial" and "warmup_stable_decay"; default 0.
-	MinLRRate float64 `toml:"min_lr_rate"`
-	// NumCycles is how often "cosine_with_restarts" falls from the peak; default 1.
-	NumCycles int `toml:"num_cycles"`
-	// Power is the exponent of "polynomial"; default 1.
-	Power float64 `toml:"power"`
-	// DecaySteps is the number of last updates, in which "warmup_stable_decay" falls; default 0: a tenth of the run.
-	DecaySteps int `toml:"decay_steps"`
-	// DecayType is the shape of that fall: "cosine" (default), "linear" or "1-sqrt".
-	DecayType string `toml:"decay_type"`
-	// MicroTokens is the largest number of tokens, prompts included, in one forward and backward; it bounds memory and
-	// does not change the result; default 2048.
+	// (see path.Match). A resumed run needs those that it began with.
+	Freeze  []string `toml:"freeze"`
+	MaxNorm float64  `toml:"max_norm"` // clips the global norm of the gradient; 0: off
+
+	Schedule    string  `toml:"schedule"`       // of the learning rate, a name of optim.Schedules; "constant" has no warm-up
+	WarmupSteps int     `toml:"warmup_steps"`   // updates until the rate is at its peak
+	WarmupRate  float64 `toml:"warmup_lr_rate"` // of "cosine_warmup_with_min_lr": the first, as a share of the peak; 0: 1/WarmupSteps
+	MinLRRate   float64 `toml:"min_lr_rate"`    // the last as a share of the peak: "…_min_lr", "polynomial", "warmup_stable_decay"
+	NumCycles   int     `toml:"num_cycles"`     // how often "cosine_with_restarts" falls from the peak
+	Power       float64 `toml:"power"`          // the exponent of "polynomial"
+	DecaySteps  int     `toml:"decay_steps"`    // last updates, in which "warmup_stable_decay" falls; 0: a tenth of the run
+	DecayType   string  `toml:"decay_type"`     // the shape of that fall: "cosine", "linear" or "1-sqrt"
+
+	// MicroTokens is the largest number of tokens, prompts included, in one forward and backward: it bounds memory and
+	// does not change the result.
 	MicroTokens int `toml:"micro_tokens"`
-	// Recompute keeps only what goes into each layer and runs the layer again in backward: a third more work, a fraction of the
-	// memory that grows with MicroTokens, the same result; default false.
+	// Recompute keeps only what goes into each layer and runs the layer again in backward: a third more work, a fraction of
+	// the memory that grows with MicroTokens, the same result.
 	Recompute bool `toml:"recompute"`
 }
 

@@ -120,7 +120,9 @@ func (x Sample) check() (trained int, err error) {
 	return trained, nil
 }
 
-func finite(x float32) bool { return !math.IsNaN(float64(x)) && !math.IsInf(float64(x), 0) }
+func finite[F float32 | float64](x F) bool {
+	return !math.IsNaN(float64(x)) && !math.IsInf(float64(x), 0)
+}
 
 // rows is the number of tokens that predict: those before the last trained one.
 func (x Sample) rows() int {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/molt-go/molt/rollout"
@@ -157,7 +156,7 @@ func (p *Policy) backward(s *torch.Scope, m *Micro, step StepCounts, stats *Stat
 	in := m.input(s, s.Detach(logp).RequireGrad(true), s.Detach(entropy).RequireGrad(true), step, p.loss)
 	out := in.evaluate(s)
 	loss := out.Loss.Item()
-	if math.IsNaN(loss) || math.IsInf(loss, 0) {
+	if !finite(loss) {
 		return fmt.Errorf("the loss %q is %v on finite log-probs, with samples %d to %d", p.loss.Name, loss,
 			m.Places[0].Sample, m.Places[len(m.Places)-1].Sample)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/molt-go/molt/rollout"
@@ -48,9 +49,9 @@ type Trainer struct {
 	collector *rollout.Collector
 	runState  // what is saved and restored
 
-	started, last time.Time     // of the run, of the last row
-	startStep     int           // after a resume
-	sampled       *sampledCount // tokens since the last row
+	started, last time.Time    // of the run, of the last row
+	startStep     int          // after a resume
+	sampled       atomic.Int64 // tokens since the last row
 }
 
 // New checks the configuration and the parts. It makes no tensors and no files.
@@ -61,8 +62,7 @@ func New(cfg Config, p Parts) (*Trainer, error) {
 	if p.Train == nil || p.Runner == nil || p.Generator == nil || p.Sink == nil || p.Console == nil {
 		return nil, errors.New("trainer: Train, Runner, Generator, Sink and Console are needed")
 	}
-	t := &Trainer{Parts: p, cfg: cfg, sampled: &sampledCount{}}
-	t.schedule = cfg.Optim.schedule(cfg.Steps)
+	t := &Trainer{Parts: p, cfg: cfg, schedule: cfg.Optim.schedule(cfg.Steps)}
 	if err := t.schedule.Validate(); err != nil {
 		return nil, fmt.Errorf("[optim] %w", err)
 	}
@@ -116,7 +116,7 @@ func (t *Trainer) loop(ctx context.Context, s *torch.Scope) (err error) {
 		return t.finish(ctx)
 	}
 	plan := rollout.Plan{Config: t.Rollout, Data: t.Data, Source: t.Train, Limit: t.cfg.Async.Staleness, Seed: uint64(t.cfg.Seed),
-		Version: t.Version, State: t.Queue, OnEvent: t.sampled.count}
+		Version: t.Version, State: t.Queue, OnEvent: t.count}
 	if t.collector, err = rollout.Collect(ctx, plan, t.Runner); err != nil {
 		return err
 	}
@@ -142,8 +142,13 @@ func (t *Trainer) loop(ctx context.Context, s *torch.Scope) (err error) {
 			continue
 		}
 		skipped = 0
-		if err := t.after(ctx); err != nil {
+		if err := t.evaluateIfDue(ctx); err != nil {
 			return err
+		}
+		if every := t.cfg.Checkpoint.Every; every > 0 && t.Step%every == 0 {
+			if err := t.save(); err != nil {
+				return err
+			}
 		}
 	}
 	return t.finish(ctx)
@@ -177,7 +182,7 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 	if !stats.Stepped {
 		t.Skipped++
 		t.collector.Skip()
-		t.keepQueue()
+		t.Queue = new(t.collector.State())
 		t.say("step %d: a batch was skipped, as no group has rewards that differ", t.Step+1)
 		return false, nil
 	}
@@ -195,13 +200,13 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 	if err := t.collector.SetVersion(t.Version); err != nil {
 		return false, err
 	}
-	t.keepQueue()
+	t.Queue = new(t.collector.State())
 	t.policy.moved = false
 	now := time.Now()
 	row := map[string]float64{
 		KeyStep: float64(t.Step), KeyVersion: float64(t.Version), KeyRewardMean: b.RewardMean,
 		KeyLoss: stats.Loss, KeyGradNorm: stats.GradNorm,
-		KeyTokensPerSecond: float64(t.sampled.take()) / now.Sub(t.last).Seconds(), KeyStalenessMax: float64(age),
+		KeyTokensPerSecond: float64(t.sampled.Swap(0)) / now.Sub(t.last).Seconds(), KeyStalenessMax: float64(age),
 		KeyLogProbDiffMax: diff, KeyLogProbDiffToks: float64(tokens),
 		"lr": lr, "seconds": now.Sub(t.last).Seconds(), "trained_tokens": float64(stats.Tokens), "failed": float64(b.Failed),
 		"filtered": float64(b.Filtered), "skipped_steps": float64(t.Skipped), "memory_peak_mb": float64(torch.Memory().Peak) / (1 << 20),
@@ -212,17 +217,6 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 	t.last, t.reward, t.speed = now, b.RewardMean, row[KeyTokensPerSecond]
 	t.show("")
 	return true, t.metrics.Write(row)
-}
-
-// after runs what follows a step: evaluation and checkpoint, where they are due.
-func (t *Trainer) after(ctx context.Context) error {
-	if err := t.evaluateIfDue(ctx); err != nil {
-		return err
-	}
-	if every := t.cfg.Checkpoint.Every; every > 0 && t.Step%every == 0 {
-		return t.save()
-	}
-	return nil
 }
 
 // finish evaluates once more, saves, and says what came of it.
@@ -242,11 +236,6 @@ func (t *Trainer) finish(ctx context.Context) error {
 	}
 	t.say("checkpoint %s\nmetrics    %s", t.saved, t.dir.file("metrics.jsonl"))
 	return nil
-}
-
-func (t *Trainer) keepQueue() {
-	state := t.collector.State()
-	t.Queue = &state
 }
 
 func (t *Trainer) say(format string, args ...any) { fmt.Fprintf(t.Console, format+"\n", args...) }

@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"math"
+	"slices"
 	"sync"
 
 	"github.com/molt-go/molt/estimators"
@@ -47,14 +48,9 @@ func (t *Trainer) samples(b rollout.Batch) ([]Sample, error) {
 
 // hasSignal tells whether an update would learn anything: an all-zero batch would only move weights by the optimizer's momentum.
 func hasSignal(samples []Sample, c LossConfig) bool {
-	for _, s := range samples {
-		for _, a := range s.Advantages {
-			if a != 0 || c.EntropyCoef != 0 || c.KLCoef != 0 {
-				return true
-			}
-		}
-	}
-	return false
+	notZero := func(a float32) bool { return a != 0 }
+	return c.EntropyCoef != 0 || c.KLCoef != 0 ||
+		slices.ContainsFunc(samples, func(s Sample) bool { return slices.ContainsFunc(s.Advantages, notZero) })
 }
 
 // staleness is the largest age of a trained token, in versions.
@@ -70,36 +66,19 @@ func staleness(samples []Sample, version int32) int32 {
 	return age
 }
 
-// sampledCount counts the tokens that finished rollouts sampled.
-type sampledCount struct {
-	mu sync.Mutex
-	n  int
-}
-
-func (c *sampledCount) count(e rollout.Event) {
+// count counts the tokens that finished rollouts sampled.
+func (t *Trainer) count(e rollout.Event) {
 	if e.Kind != rollout.Done {
 		return
 	}
-	n := 0
 	for _, trajectory := range e.Rollout.Samples {
 		_, shared := trajectory.Parent() // a branch's first tokens are its parent's
 		for _, v := range trajectory.Tokens().Versions[shared:] {
 			if v >= 0 {
-				n++
+				t.sampled.Add(1)
 			}
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.n += n
-}
-
-func (c *sampledCount) take() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := c.n
-	c.n = 0
-	return n
 }
 
 const (
@@ -141,7 +120,7 @@ func (t *Trainer) probe(ctx context.Context, s *torch.Scope, b rollout.Batch) (d
 		if errs[i] != nil {
 			return 0, 0, errs[i]
 		}
-		ids[i], invT[i] = append([]int32(nil), r.IDs...), 1/t.Rollout.Temperature
+		ids[i], invT[i] = slices.Clone(r.IDs), 1/t.Rollout.Temperature
 		for _, token := range replies[i].Tokens {
 			ids[i] = append(ids[i], token.ID())
 		}

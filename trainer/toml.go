@@ -38,12 +38,11 @@ func decodeSet(set string, v any) error {
 	if key = strings.TrimSpace(key); !ok || key == "" {
 		return fmt.Errorf("-set %q: want table.key=value", set)
 	}
-	t := reflect.TypeOf(v)
-	parts := strings.Split(key, ".")
-	if part, ok := knownUpTo(t, parts); !ok {
-		return fmt.Errorf("-set %q: %w", set, unknownKey(part.String(), t))
+	t, parts := reflect.TypeOf(v), toml.Key(strings.Split(key, "."))
+	field, n := find(t, parts)
+	if n < len(parts) {
+		return fmt.Errorf("-set %q: %w", set, unknownKey(parts[:n+1].String(), t))
 	}
-	field, _ := fieldType(t, parts)
 	return decodeStrict(key+" = "+setValue(value, field), v, func(int) string { return fmt.Sprintf("-set %q", set) })
 }
 
@@ -68,14 +67,15 @@ func decodeStrict(text string, v any, at func(line int) string) error {
 		return placed(err, at)
 	}
 	var unknown []error
-	reported := map[string]bool{} // what is below an unknown table is not reported again
+	t, reported := reflect.TypeOf(v), map[string]bool{} // what is below an unknown table is not reported again
 	for _, key := range md.Keys() {
-		short, ok := knownUpTo(reflect.TypeOf(v), key)
-		if ok || reported[short.String()] {
+		_, n := find(t, key)
+		if n == len(key) || reported[key[:n+1].String()] {
 			continue
 		}
-		reported[short.String()] = true
-		unknown = append(unknown, fmt.Errorf("%s: %w", at(lineOf(md, doc, short)), unknownKey(short.String(), reflect.TypeOf(v))))
+		key = key[:n+1]
+		reported[key.String()] = true
+		unknown = append(unknown, fmt.Errorf("%s: %w", at(lineOf(md, doc, key)), unknownKey(key.String(), t)))
 	}
 	if unknown != nil {
 		return errors.Join(unknown...)
@@ -116,36 +116,28 @@ func lineOf(md toml.MetaData, doc map[string]toml.Primitive, key toml.Key) int {
 	return place.Position.Line
 }
 
-// fieldType returns the type that key, one element per table, has in t. Below a scalar everything is accepted: the
-// decoder reports the wrong type. Keys of a map are free.
-func fieldType(t reflect.Type, key []string) (reflect.Type, bool) {
-	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && len(key) > 0 {
-		t = t.Elem()
-	}
-	if len(key) == 0 {
-		return t, true
-	}
-	switch t.Kind() {
-	case reflect.Struct:
-		field, ok := tomlFields(t)[key[0]]
-		if !ok {
-			return nil, false
+// find returns the type that key, one part per table, has in t, and how many of its parts t knows, from the front. Below a
+// scalar everything is accepted: the decoder reports the wrong type. Keys of a map are free.
+func find(t reflect.Type, key toml.Key) (field reflect.Type, known int) {
+	for n := 0; ; n++ {
+		for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && n < len(key) {
+			t = t.Elem()
 		}
-		return fieldType(field, key[1:])
-	case reflect.Map:
-		return fieldType(t.Elem(), key[1:])
-	}
-	return t, true
-}
-
-// knownUpTo returns true if t has key, and else the shortest part of it, from the front, that t lacks.
-func knownUpTo(t reflect.Type, key toml.Key) (toml.Key, bool) {
-	for n := range key {
-		if _, ok := fieldType(t, key[:n+1]); !ok {
-			return key[:n+1], false
+		switch {
+		case n == len(key):
+			return t, n
+		case t.Kind() == reflect.Struct:
+			field, ok := tomlFields(t)[key[n]]
+			if !ok {
+				return nil, n
+			}
+			t = field
+		case t.Kind() == reflect.Map:
+			t = t.Elem()
+		default:
+			return t, len(key)
 		}
 	}
-	return key, true
 }
 
 // tomlFields returns the keys of struct t and their types; those of an embedded struct without a tag count as t's own.

@@ -17,13 +17,12 @@ var ErrClosed = errors.New("gguf: file is closed")
 
 // File is an open GGUF file, mapped into memory. Its methods may be called from many goroutines, except for Close.
 type File struct {
-	// Meta holds the metadata. Values are of eight types, whatever width the file has:
-	// string, bool, int64, float64, []string, []bool, []int64, []float64.
+	// Meta holds the metadata. Values are of the types of Value, whatever width the file has.
 	Meta map[string]any
 	// Tensors lists the tensors in file order.
 	Tensors []TensorInfo
 
-	byName map[string]int
+	byName map[string]TensorInfo
 	data   []byte // the whole file
 }
 
@@ -48,35 +47,27 @@ func (t TensorInfo) Len() int {
 // Open maps the file and reads its header. Everything the header claims is checked against the size of the file here,
 // so that a damaged file is an error of Open, in time and memory proportional to the size of its header.
 func Open(path string) (*File, error) {
-	data, err := mmap(path)
+	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("gguf: %w", err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("gguf: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Size() < headerSize {
+		return nil, fmt.Errorf("gguf: %s: not a GGUF file: no regular file of at least %d bytes", path, headerSize)
+	}
+	data, err := unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("gguf: map %s: %w", path, err)
 	}
 	f, err := parse(data)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("gguf: %s: %w", path, err), unix.Munmap(data))
 	}
 	return f, nil
-}
-
-func mmap(path string) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() < headerSize {
-		return nil, fmt.Errorf("%s: not a GGUF file: no regular file of at least %d bytes", path, headerSize)
-	}
-	data, err := unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		return nil, fmt.Errorf("map %s: %w", path, err)
-	}
-	return data, nil
 }
 
 // Close unmaps the file. Meta and Tensors stay valid; Dequantize returns ErrClosed from then on.
@@ -91,11 +82,8 @@ func (f *File) Close() error {
 
 // Lookup finds a tensor by name.
 func (f *File) Lookup(name string) (TensorInfo, bool) {
-	i, ok := f.byName[name]
-	if !ok {
-		return TensorInfo{}, false
-	}
-	return f.Tensors[i], true
+	t, ok := f.byName[name]
+	return t, ok
 }
 
 // Value is a type that metadata can have.
@@ -105,14 +93,32 @@ type Value interface {
 
 // Get returns the metadata under key as a T. A missing key and a value of another type are errors that name the key.
 func Get[T Value](f *File, key string) (T, error) {
-	var zero T
-	v, ok := f.Meta[key]
-	if !ok {
-		return zero, fmt.Errorf("gguf: no metadata %q in this file", key)
-	}
+	v, found := f.Meta[key]
 	t, ok := v.(T)
-	if !ok {
-		return zero, fmt.Errorf("gguf: metadata %q is a %T, want %T", key, v, zero)
+	switch {
+	case !found:
+		return t, fmt.Errorf("gguf: no metadata %q in this file", key)
+	case !ok:
+		return t, fmt.Errorf("gguf: metadata %q is a %T, want %T", key, v, t)
 	}
 	return t, nil
+}
+
+// UnpermuteRotary puts the rows of a query or key projection w [rows, cols] of heads heads back into the order of the
+// half-split rotary embedding, in place. Files of the llama layout store each head for the interleaved rotary: stored
+// row 2i+j of a head is row j·(headDim/2)+i, j in {0, 1}. A bias is a projection with cols 1.
+func UnpermuteRotary(w []float32, heads, rows, cols int) error {
+	if heads <= 0 || rows <= 0 || cols <= 0 || rows%(2*heads) != 0 || len(w) != rows*cols {
+		return fmt.Errorf("gguf: %d values are no [%d, %d] projection of %d heads of an even width", len(w), rows, cols, heads)
+	}
+	dim := rows / heads
+	stored := make([]float32, dim*cols)
+	for ; len(w) > 0; w = w[dim*cols:] {
+		copy(stored, w)
+		for r := range dim {
+			to := r%2*(dim/2) + r/2
+			copy(w[to*cols:(to+1)*cols], stored[r*cols:(r+1)*cols])
+		}
+	}
+	return nil
 }

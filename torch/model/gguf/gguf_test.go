@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+const metaInt8, metaUint32, metaInt32, metaUint64 = 1, 4, 5, 10
+
 // builder writes GGUF files for tests, well-formed or not.
 type builder struct{ b []byte }
 
