@@ -114,7 +114,8 @@ var called sync.Map // operator name → *op
 // Call runs any operator of the dispatcher by name, "aten::add.Tensor" or "aten::relu", and returns its results in order.
 // Arguments are Tensor, int, float64, bool, string, slices of these, DType, or nil (the schema's default); those left out take their
 // defaults too. A device is its name, "cpu"; a random generator is the seed of a new one, an int; one int stands for a list of equal
-// ones where the schema gives its length. Results that are numbers come as tensors of one element. They are checked against the operator's schema, which errors name.
+// ones where the schema gives its length. They are checked against the operator's schema, which errors name: a few of libtorch's own
+// backward kernels trust the rest of their arguments. Results that are numbers come as tensors of one element.
 func (s *Scope) Call(name string, args ...any) []Tensor {
 	v, known := called.Load(name)
 	if !known { // a name without an operator is not kept

@@ -38,7 +38,8 @@ func newParams(list []Named) (params, error) {
 	p := params{index: map[string]int{}}
 	for i, n := range list {
 		if _, ok := p.index[n.Name]; ok || n.Tensor.DType() != torch.Float32 || !n.Tensor.IsContiguous() {
-			return p, fmt.Errorf("optim: parameter %q is %v: parameters must be float32, contiguous, and their names distinct", n.Name, n.Tensor)
+			return p, fmt.Errorf("optim: parameter %q is %v: parameters must be float32, contiguous, and their names distinct", n.Name,
+				n.Tensor)
 		}
 		p.names, p.tensors, p.index[n.Name] = append(p.names, n.Name), append(p.tensors, n.Tensor), i
 	}
