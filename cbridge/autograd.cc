@@ -1,7 +1,7 @@
 // Backward, and the debug mode that names what went wrong in it.
 #include "bridge.h"
 
-#include <ATen/core/grad_mode.h>
+#include <algorithm>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>

@@ -2,7 +2,6 @@
 #define USE_C10D_GLOO 1
 #include "collectives.h"
 
-#include <ATen/core/grad_mode.h>
 #include <signal.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -60,11 +59,12 @@ static void meet(c10d::Store& store, int rank, int size, milliseconds wait) {
 
 static bool is_gloo(c10d::Backend& b) { return b.getBackendName() == c10d::GLOO_BACKEND_NAME; }
 
+static std::mutex starting;
+
 // Starts an operation and waits for it. c10d notes every start in one table of the process before it takes that table's lock: two
 // groups at once, on two threads, ruin it. NCCL's start may wait for other ranks, so there it is left alone.
 template <class F>
 static void finish(c10d::Backend& b, F start) {
-  static std::mutex starting;
   std::unique_lock<std::mutex> lock(starting, std::defer_lock);
   if (is_gloo(b)) lock.lock();
   c10::intrusive_ptr<c10d::Work> work = start();

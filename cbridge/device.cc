@@ -59,7 +59,9 @@ int32_t mt_cuda_open(const char* path, char** err) {
     void* lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!lib) throw std::runtime_error(dlerror());
     auto open = reinterpret_cast<const char* (*)(NcclBackend**)>(dlsym(lib, "molt_cuda"));
-    if (!open || strcmp(open(&nccl_backend), MOLT_ABI) != 0) throw std::runtime_error("it was built for another version of torch/molt.h");
+    NcclBackend* backend = nullptr;
+    if (!open || strcmp(open(&backend), MOLT_ABI) != 0) throw std::runtime_error("it was built for another version of torch/molt.h");
+    nccl_backend = backend;
   });
 }
 

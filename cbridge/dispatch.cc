@@ -179,6 +179,8 @@ static c10::IValue value(const Op& op, size_t k, const mt_arg& a, const int64_t*
     case MT_TENSORS:
       if (!list) wrong(op, k, "a list of tensors");
       return tensor_list(op, k, a, pool);
+    case MT_OTHER:
+      wrong(op, k, std::string(reinterpret_cast<const char*>(p), size_t(a.n)).c_str());
   }
   wrong(op, k, "an unknown kind of argument");
 }
@@ -255,4 +257,6 @@ int32_t mt_more(mt_scope s, mt_tensor* out, int32_t n, char** err) {
   });
 }
 
-int32_t mt_seed(uint64_t seed) { return at::manual_seed(seed), 0; }
+int32_t mt_seed(uint64_t seed, char** err) {
+  return attempt(err, [&] { at::manual_seed(seed); });
+}

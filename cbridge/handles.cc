@@ -57,13 +57,15 @@ mt_scope mt_scope_open(mt_scope parent, int32_t grad, char** err) {
     s.grad = grad > 0;
     s.thread = mt_thread();
     s.parent = parent;
-    if (parent) {
-      Scope& outer = usable(parent);
-      if (grad < 0) s.grad = outer.grad;
-      s.device = outer.device, s.stream = outer.stream;
-      outer.children++;
+    s.stream = thread_stream();  // of a scope around this one, whose child or whose inner Do it is
+    Scope* outer = parent ? &usable(parent) : nullptr;
+    if (outer) {
+      if (grad < 0) s.grad = outer->grad;
+      s.device = outer->device, s.stream = outer->stream;
     }
-    return scopes.put(std::move(s));
+    mt_scope h = scopes.put(std::move(s));
+    if (outer) outer->children++;
+    return h;
   });
 }
 

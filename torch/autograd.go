@@ -88,7 +88,7 @@ func (t Tensor) ClearGrad() {
 	check("ClearGrad", e)
 }
 
-// Stage is a part of a model between two points where a few tensors carry all that is known; some may be the zero Tensor.
+// Stage is a part of a model between two points where a few floating tensors carry all that is known; some may be the zero Tensor.
 type Stage func(s *Scope, in []Tensor) []Tensor
 
 // Recompute is activation checkpointing: it runs in through the stages without recording and keeps, in s, only what goes into each.
@@ -104,6 +104,9 @@ func (s *Scope) Recompute(stages []Stage, in ...Tensor) (out []Tensor, back func
 		})
 	}
 	return ins[len(stages)], func(s *Scope, grads []Tensor) []Tensor {
+		if n := len(ins[len(stages)]); len(grads) != n {
+			panic(&Error{Op: "Recompute", Msg: fmt.Sprintf("%d gradients for %d results", len(grads), n)})
+		}
 		for i, stage := range slices.Backward(stages) {
 			s.Grad(func(b *Scope) Tensor {
 				leaves := make([]Tensor, len(ins[i]))

@@ -128,7 +128,7 @@ func (s *Scope) Call(name string, args ...any) []Tensor {
 	var pool []int
 	packed := make([]arg, len(args))
 	for i, a := range args {
-		packed[i] = pack(o, i, a, &pool)
+		packed[i] = pack(a, &pool)
 	}
 	out := make([]handle, 4+len(pool)) // an operator on a list of tensors may return as many
 	if n := s.call(o, pool, out, packed...); n > len(out) {
@@ -143,7 +143,7 @@ func (s *Scope) Call(name string, args ...any) []Tensor {
 	return wrap(out)
 }
 
-func pack(o *op, i int, a any, pool *[]int) arg {
+func pack(a any, pool *[]int) arg {
 	at := len(*pool)
 	switch a := a.(type) {
 	case nil:
@@ -188,8 +188,9 @@ func pack(o *op, i int, a any, pool *[]int) arg {
 		}
 		return arg{tag: C.MT_STRINGS, n: C.int32_t(len(a)), v: C.int64_t(at)}
 	}
-	panic(&Error{Op: o.String(), Msg: fmt.Sprintf("argument %d is a %T; Call takes Tensor, int, float64, bool, string, DType, "+
-		"slices of the first five, and nil", i+1, a)})
+	what := fmt.Sprintf("a Go %T (Call takes Tensor, int, float64, bool, string, DType, slices of the first five, and nil)", a)
+	poolString(pool, what)
+	return arg{tag: C.MT_OTHER, n: C.int32_t(len(what)), v: C.int64_t(at)} // an error that names the schema
 }
 
 func poolString(pool *[]int, text string) {

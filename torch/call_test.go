@@ -37,7 +37,7 @@ func TestCallFillsDefaultsAndChecksArgumentsAgainstTheSchema(t *testing.T) {
 	fails(t, "too many arguments", func(s *Scope) { s.Call("aten::relu", New(s, []float32{1}), 1, 2, 3) })
 	fails(t, "argument 2 (other) must be Tensor, not missing", func(s *Scope) { s.Call("aten::add.Tensor", New(s, []float32{1})) })
 	fails(t, "no_such", func(s *Scope) { s.Call("aten::no_such") })
-	fails(t, "argument 1 is a struct {}; Call takes Tensor, int,", func(s *Scope) { s.Call("aten::relu", struct{}{}) })
+	fails(t, "argument 1 (self) must be Tensor, not a Go struct {} (Call takes Tensor, int,", func(s *Scope) { s.Call("aten::relu", struct{}{}) })
 }
 
 func make20(x Tensor) []Tensor {

@@ -22,7 +22,7 @@ func (t Tensor) Describe() string {
 	if t.RequiresGrad() {
 		b.WriteString(", requires grad")
 	}
-	x, n := s.Detach(t), t.Numel()
+	x, n := s.ToDevice(s.Detach(t), CPU), t.Numel()
 	switch {
 	case s.Call("aten::is_complex", x)[0].Item() != 0:
 		x = s.Call("aten::view_as_real", x)[0] // pairs of numbers, in one more dimension

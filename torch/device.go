@@ -89,8 +89,8 @@ func DeviceCount() (int, error) {
 			paths = append(paths, filepath.Join(cache, "molt", Version, "libmolt_cuda.so"))
 		}
 	}
-	var e *C.char
 	path, tried := search(paths, func(path *C.char) (string, bool) {
+		var e *C.char
 		if C.mt_cuda_open(path, &e); e != nil {
 			return message(e), false
 		}
@@ -100,6 +100,7 @@ func DeviceCount() (int, error) {
 		return 0, &Error{Op: "CUDA", Msg: "libmolt_cuda.so cannot be opened; run `make cuda` in a checkout of molt, or set MOLT_CUDA_LIB " +
 			"to its path. Tried:" + tried}
 	}
+	var e *C.char
 	n := int(C.mt_cuda_count(&e))
 	if e != nil {
 		return 0, &Error{Op: "CUDA", Msg: message(e)}

@@ -1,7 +1,11 @@
 package torch_test
 
 import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -99,4 +103,40 @@ func TestOperatorsTakeTensorsOfOtherDevices(t *testing.T) {
 	fails(t, "Cannot copy out of meta tensor", func(s *Scope) {
 		Values[float32](s.Call("aten::empty.memory_format", []int{2}, Float32, nil, "meta")[0])
 	})
+}
+
+// A test process of its own, with a libmolt beside which a CUDA library of another version lies; the cache has one that fits.
+func TestTheNextCUDALibraryIsTriedAfterOneOfAnotherVersion(t *testing.T) {
+	if os.Getenv("MOLT_TWO_CUDA") != "" {
+		_, err := DeviceCount()
+		if err == nil || !strings.Contains(err.Error(), "CUDA: ") || strings.Contains(err.Error(), "cannot be opened") {
+			t.Errorf("error %v, want one about the driver or the device: the second library is good", err)
+		}
+		return
+	}
+	dir := t.TempDir()
+	cache := filepath.Join(dir, "molt", Version)
+	header, err := os.ReadFile("molt.h")
+	if err == nil {
+		err = os.MkdirAll(cache, 0o755)
+	}
+	lib, absErr := filepath.Abs("../build/lib/libmolt.so")
+	if err = errors.Join(err, absErr, os.Symlink(lib, filepath.Join(dir, "libmolt.so"))); err != nil {
+		t.Fatal(err)
+	}
+	for place, abi := range map[string]string{dir: "another", cache: fmt.Sprintf("%x", sha256.Sum256(header))} {
+		source := filepath.Join(place, "cuda.c")
+		text := fmt.Sprintf("const char* molt_cuda(void** backend) { *backend = 0; return %q; }", abi)
+		if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", filepath.Join(place, "libmolt_cuda.so"), source).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), "MOLT_TWO_CUDA=1", "MOLT_CUDA_LIB=", "MOLT_LIB="+filepath.Join(dir, "libmolt.so"), "XDG_CACHE_HOME="+dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
 }

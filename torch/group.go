@@ -97,7 +97,7 @@ func NewGroup(c GroupConfig) (*Group, error) {
 	g.local = route.LocalAddr().(*net.UDPAddr).IP.String()
 	route.Close()
 	deadline := time.Now().Add(c.Timeout)
-	return g, g.bounded("join", func() error {
+	return g.joined("join", func() error {
 		name := C.CString(host)
 		defer C.free(unsafe.Pointer(name))
 		var e *C.char
@@ -108,6 +108,23 @@ func NewGroup(c GroupConfig) (*Group, error) {
 		defer C.mt_group_close(store, &e)
 		return g.open(store, "molt"+c.Shared, deadline)
 	})
+}
+
+// joined is g after open, or an error; a group that joins after its caller has given up closes itself.
+func (g *Group) joined(op string, open func() error) (*Group, error) {
+	var late atomic.Bool
+	err := g.bounded(op, func() error {
+		err := open()
+		if late.Load() {
+			err = errors.Join(err, g.Close())
+		}
+		return err
+	})
+	if err != nil {
+		late.Store(true)
+		return nil, errors.Join(err, g.Close())
+	}
+	return g, nil
 }
 
 // open meets the other ranks in the parent's store, under a name that they share.
@@ -135,7 +152,7 @@ func (g *Group) Sub(ranks ...int) (*Group, error) {
 	g.subs[name]++
 	unique := fmt.Sprint(name, g.subs[name])
 	g.mu.Unlock()
-	return sub, sub.bounded(name, func() error { return sub.open(g.c(), unique, deadline) })
+	return sub.joined(name, func() error { return sub.open(g.c(), unique, deadline) })
 }
 
 // Close leaves the group. Where an operation is under way on another goroutine, the group ends with it.

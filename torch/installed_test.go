@@ -212,8 +212,10 @@ func TestModuleElsewhereFindsTheLibraryOrSaysWhyNot(t *testing.T) {
 		}
 	}
 	got, dir := run("trimpath", "", "", "")
-	fails("missing", got, dir+"/libmolt.so: not there", filepath.Join(dir, "cache/molt", Version, "libmolt.so: not there"),
-		"/usr/local/lib/libmolt.so: not there")
+	if _, err := os.Stat("/usr/local/lib/libmolt.so"); err != nil { // else that one is found
+		fails("missing", got, dir+"/libmolt.so: not there", filepath.Join(dir, "cache/molt", Version, "libmolt.so: not there"),
+			"/usr/local/lib/libmolt.so: not there")
+	}
 	for name, path := range libs {
 		want := []string{path}
 		switch name {

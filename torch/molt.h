@@ -8,8 +8,8 @@ typedef uint64_t mt_tensor; // 0: none
 typedef uint64_t mt_scope;  // 0: none
 typedef uint64_t mt_group;  // a process group and its store, or a store alone; times are in milliseconds
 // Lists are (offset, length) into the int64 pool that is passed beside the arguments: v = offset, n = length.
-typedef struct { int32_t tag, n; int64_t v; } mt_arg; // MT_DOUBLE: v holds the bits
-enum { MT_NONE, MT_TENSOR, MT_INT, MT_DOUBLE, MT_BOOL, MT_STRING, MT_INTS, MT_DOUBLES, MT_BOOLS, MT_STRINGS, MT_TENSORS };
+typedef struct { int32_t tag, n; int64_t v; } mt_arg; // MT_DOUBLE: v holds the bits; MT_OTHER: what Go has instead, a string
+enum { MT_NONE, MT_TENSOR, MT_INT, MT_DOUBLE, MT_BOOL, MT_STRING, MT_INTS, MT_DOUBLES, MT_BOOLS, MT_STRINGS, MT_TENSORS, MT_OTHER };
 // What mt_collective does. Its arg is a reduction in c10d's numbering, or the rank at the other end.
 enum { MT_ALL_REDUCE, MT_ALL_GATHER, MT_REDUCE_SCATTER, MT_BROADCAST, MT_ALL_TO_ALL, MT_SEND, MT_RECEIVE };
 // What mt_info reports: dtype and device in ATen's numbering, index among the devices of its kind.
@@ -27,7 +27,7 @@ typedef struct { int64_t used, cached, peak; } mt_memory_info;
   X(int32_t, mt_call, (mt_scope s, int32_t op, const mt_arg* args, int32_t n, const int64_t* pool, mt_tensor* out, int32_t nout, char** err), \
     (s, op, args, n, pool, out, nout, err)) \
   X(int32_t, mt_more, (mt_scope s, mt_tensor* out, int32_t n, char** err), (s, out, n, err)) \
-  X(int32_t, mt_seed, (uint64_t seed), (seed)) \
+  X(int32_t, mt_seed, (uint64_t seed, char** err), (seed, err)) \
   X(mt_tensor, mt_from, (mt_scope s, const void* data, int32_t dtype, const int64_t* shape, int32_t ndim, char** err), \
     (s, data, dtype, shape, ndim, err)) \
   X(mt_tensor, mt_map, (mt_scope s, int32_t file, int64_t offset, int64_t bytes, int32_t dtype, const int64_t* shape, int32_t ndim, \

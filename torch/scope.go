@@ -128,8 +128,9 @@ func Seed(seed uint64) error {
 	if err := Load(); err != nil {
 		return err
 	}
-	C.mt_seed(C.uint64_t(seed))
-	return nil
+	var e *C.char
+	C.mt_seed(C.uint64_t(seed), &e)
+	return failed(e)
 }
 
 // Live is the number of tensors that open scopes hold: 0 when no Do is running.

@@ -71,8 +71,9 @@ func (p params) match(s *torch.Scope, grads []Named, lr float64) (at []int, g []
 		if grad.Tensor == (torch.Tensor{}) {
 			continue
 		}
-		if grad.Tensor.String() != p.tensors[i].String() {
-			return nil, nil, fmt.Errorf("optim: the gradient of %q is %v, the parameter %v", grad.Name, grad.Tensor, p.tensors[i])
+		if want := p.tensors[i]; grad.Tensor.String() != want.String() || grad.Tensor.Device() != want.Device() {
+			return nil, nil, fmt.Errorf("optim: the gradient of %q is %v on %s, the parameter %v on %s", grad.Name, grad.Tensor,
+				grad.Tensor.Device(), want, want.Device())
 		}
 		dense := grad.Tensor
 		if !dense.IsContiguous() {
@@ -111,8 +112,8 @@ func Offload(s *torch.Scope, list []Named, create func(copies []Named) (Optimize
 		return nil, err
 	}
 	copies := make([]Named, len(list))
-	for i, n := range list {
-		copies[i] = Named{n.Name, s.Empty(torch.Float32, n.Tensor.Shape()...)}
+	for i, n := range list { // whatever device s makes tensors on
+		copies[i] = Named{n.Name, s.Call("aten::empty.memory_format", n.Tensor.Shape(), torch.Float32, nil, "cpu")[0]}
 	}
 	o, err := create(copies)
 	if err != nil {
