@@ -1,6 +1,7 @@
 package torch_test
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"runtime"
@@ -9,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	. "github.com/molt-go/molt/torch"
 	"golang.org/x/sys/unix"
@@ -109,22 +109,17 @@ func TestBlockedGoroutinesDoNotSpreadOperatorsOverThreads(t *testing.T) {
 		})
 	}
 	var mutex sync.Mutex
-	ran := map[int]bool{}
-	var before int
-	var warm, measured sync.WaitGroup
-	warm.Add(4)
-	measured.Add(1)
+	ran := map[string]bool{}
+	before := busy(t)
 	for range 4 {
 		wg.Go(func() {
 			err := Do(1, func(s *Scope) error {
-				x := s.Randn(256, 256)
-				warm.Done() // this thread is there, and those of the blocked
-				measured.Wait()
-				for range 50 {
+				x := s.Randn(512, 512)
+				for range 100 {
 					s.Block(func(s *Scope) Tensor { s.SiLUMul(s.MatMul(x, x)); return Tensor{} })
 					runtime.Gosched()
 					mutex.Lock()
-					ran[unix.Gettid()] = true
+					ran[fmt.Sprint(unix.Gettid())] = true
 					mutex.Unlock()
 				}
 				return nil
@@ -134,21 +129,14 @@ func TestBlockedGoroutinesDoNotSpreadOperatorsOverThreads(t *testing.T) {
 			}
 		})
 	}
-	warm.Wait()
-	for started := threads(t); ; time.Sleep(50 * time.Millisecond) { // until no more threads begin to wait
-		if before = threads(t); before == started && before > 200 {
-			break
-		}
-		started = before
-	}
-	measured.Done()
 	wg.Wait()
 	if len(ran) != 4 {
-		t.Errorf("%d threads ran operators, want 4", len(ran))
+		t.Errorf("%d threads called operators, want 4", len(ran))
 	}
-	// Go's runtime may start one for itself; a pool for each operator's thread would make four.
-	if grown := threads(t) - before; grown > 2 {
-		t.Errorf("operators started %d threads", grown)
+	for id, ticks := range busy(t) { // a pool's threads would work as long as their callers
+		if worked := ticks - before[id]; worked > 5 && !ran[id] {
+			t.Errorf("another thread worked for %d ms", 10*worked)
+		}
 	}
 	for _, w := range writers {
 		w.Close()
@@ -156,13 +144,27 @@ func TestBlockedGoroutinesDoNotSpreadOperatorsOverThreads(t *testing.T) {
 	blocked.Wait()
 }
 
-func threads(t *testing.T) int {
+// busy is the processor time of each thread in hundredths of a second.
+func busy(t *testing.T) map[string]int {
 	t.Helper()
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(tasks)
+	ticks := map[string]int{}
+	for _, task := range tasks {
+		stat, err := os.ReadFile("/proc/self/task/" + task.Name() + "/stat")
+		if err != nil {
+			continue // the thread has ended
+		}
+		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:])) // after the name: state, …
+		user, err := strconv.Atoi(fields[11])
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks[task.Name()] = user
+	}
+	return ticks
 }
 
 // A tensor of another goroutine may be gone at any moment: using it then is an error, and its numbers are right until then.
