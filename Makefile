@@ -46,7 +46,8 @@ asan: build ## the binding's tests under the race detector, then with a libmolt 
 	env -u MAKEFLAGS cmake -S . -B build/asan -DLIBTORCH="$$(scripts/fetch libtorch)" -DASAN=ON >/dev/null
 	env -u MAKEFLAGS cmake --build build/asan -j2
 	@# libmolt throws: the executable needs libstdc++ from the start. Go and libtorch leave allocations at exit.
-	MOLT_LIB=$(CURDIR)/build/asan/lib/libmolt.so ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=8:allocator_may_return_null=1 CGO_LDFLAGS="-O2 -g -Wl,--no-as-needed -lstdc++" \
+	MOLT_LIB=$(CURDIR)/build/asan/lib/libmolt.so CGO_LDFLAGS="-O2 -g -Wl,--no-as-needed -lstdc++" \
+		ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=8:allocator_may_return_null=1 \
 		go test -asan -count=1 -timeout 1h $(if $(SOAK),-tags soak) ./torch ./torch/optim ./torch/model
 
 bench: go lib ## paired benchmarks, a JSON line each (ONLY=name: some)

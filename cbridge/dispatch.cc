@@ -18,6 +18,7 @@ struct Op {
   std::vector<int> length;              // of an argument like int[2]: 2; else 0
   std::vector<int> target;              // per result: the argument that it is written to, or -1
   int device = -1;                      // the device argument of an operator that takes no tensor but makes one
+  int generator = -1;                   // the argument of a random operator that a seed may stand for
   bool may_be_empty(size_t argument, int length) const;
   explicit Op(c10::OperatorHandle h) : handle(std::move(h)) {
     auto bare = [](c10::TypePtr t) { return t->kind() == TypeKind::OptionalType ? t->expectRef<c10::OptionalType>().getElementType() : t; };
@@ -33,6 +34,7 @@ struct Op {
                                                           : 0);
       length.push_back(a.N().value_or(0));
       if (kind.back() == TypeKind::DeviceObjType) device = int(kind.size()) - 1;
+      if (kind.back() == TypeKind::GeneratorType) generator = int(kind.size()) - 1;
     }
     if (std::count(kind.begin(), kind.end(), TypeKind::TensorType)) device = -1;
     for (const auto& r : schema.returns()) {
@@ -223,8 +225,8 @@ int32_t mt_call(mt_scope s, int32_t i, const mt_arg* args, int32_t n, const int6
       bool place = int(k) == op.device && a.tag == MT_NONE && scope.device;
       stack.push_back(place ? c10::IValue(*scope.device) : value(op, k, a, pool));
     }
-    for (size_t k = 0; k < size_t(n); k++)
-      if (op.kind[k] == TypeKind::GeneratorType && args[k].tag == MT_INT) stack[k] = generator(stack, uint64_t(args[k].v));
+    if (op.generator >= 0 && op.generator < n && args[op.generator].tag == MT_INT)
+      stack[op.generator] = generator(stack, uint64_t(args[op.generator].v));
     use_arguments(stack, scope);
     scope.sequence = at::sequence_number::peek();
     Guards guards(scope);

@@ -41,21 +41,21 @@ func NewAdamW(s *torch.Scope, list []Named, c AdamWConfig) (*AdamW, error) {
 }
 
 // Step is that of Optimizer.
-func (o *AdamW) Step(s *torch.Scope, grads []Named, lr float64) error {
-	at, g, err := o.match(s, grads, lr)
-	if err != nil || len(at) == 0 {
-		return err
-	}
-	s.NoGrad(func(s *torch.Scope) torch.Tensor {
+func (o *AdamW) Step(s *torch.Scope, grads []Named, lr float64) (err error) {
+	s.NoGrad(func(s *torch.Scope) (none torch.Tensor) {
+		at, g, failed := o.match(s, grads, lr)
+		if err = failed; err != nil || len(at) == 0 {
+			return none
+		}
 		step := pick(o.step, at)
 		s.Call("aten::_foreach_add_.Scalar", step, 1)
 		const amsgrad, maximize = false, false
 		c := o.config
 		s.Call("aten::_fused_adamw_", pick(o.tensors, at), g, pick(o.mean, at), pick(o.square, at), []torch.Tensor{}, step,
 			lr, c.Beta1, c.Beta2, c.WeightDecay, c.Eps, amsgrad, maximize)
-		return torch.Tensor{}
+		return none
 	})
-	return nil
+	return err
 }
 
 // State lists "exp_avg.", "exp_avg_sq." and "step." before each parameter's name, as torch.optim calls them.

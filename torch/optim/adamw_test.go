@@ -290,10 +290,14 @@ func TestGradientsOfAnyLayoutMoveTheirParametersAlike(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				alive := torch.Live()
 				for range 2 {
 					if err := o.Step(s, []Named{{"w", g[i]}}, 0.1); err != nil {
 						t.Fatal(err)
 					}
+				}
+				if n := torch.Live() - alive; n != 0 {
+					t.Errorf("%s: steps left %d tensors in the caller's scope", name, n)
 				}
 				moved[i] = append(torch.Values[float32](w), torch.Values[float32](o.mean[0])...)
 			}

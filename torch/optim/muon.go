@@ -84,7 +84,15 @@ func NewMuon(s *torch.Scope, matrices, rest []Named, c MuonConfig) (*Muon, error
 const batchSize = 1 << 23
 
 // Step is that of Optimizer.
-func (o *Muon) Step(s *torch.Scope, grads []Named, lr float64) error {
+func (o *Muon) Step(s *torch.Scope, grads []Named, lr float64) (err error) {
+	s.NoGrad(func(s *torch.Scope) (none torch.Tensor) {
+		err = o.step(s, grads, lr)
+		return none
+	})
+	return err
+}
+
+func (o *Muon) step(s *torch.Scope, grads []Named, lr float64) error {
 	var matrices, rest []Named
 	for _, g := range grads {
 		if _, ok := o.rest.index[g.Name]; ok {
@@ -107,7 +115,7 @@ func (o *Muon) Step(s *torch.Scope, grads []Named, lr float64) error {
 	}
 	for shape, list := range shapes {
 		for batch := range slices.Chunk(list, max(1, batchSize/(shape[0]*shape[1]))) {
-			s.NoGrad(func(s *torch.Scope) torch.Tensor { return o.update(s, pick(at, batch), pick(g, batch), lr) })
+			s.Block(func(s *torch.Scope) torch.Tensor { return o.update(s, pick(at, batch), pick(g, batch), lr) })
 		}
 	}
 	return nil

@@ -101,7 +101,8 @@ func pick[T any](list []T, at []int) []T {
 // offloaded is an optimizer of copies.
 type offloaded struct {
 	Optimizer
-	params, copies params
+	params params
+	copies []torch.Tensor
 }
 
 // Offload keeps an optimizer, its state and the copies of the parameters that it moves on the CPU, wherever the parameters
@@ -111,36 +112,36 @@ func Offload(s *torch.Scope, list []Named, create func(copies []Named) (Optimize
 	if err != nil {
 		return nil, err
 	}
-	copies := make([]Named, len(list))
+	copies, named := make([]torch.Tensor, len(list)), make([]Named, len(list))
 	for i, n := range list { // whatever device s makes tensors on
-		copies[i] = Named{n.Name, s.Call("aten::empty.memory_format", n.Tensor.Shape(), torch.Float32, nil, "cpu")[0]}
+		copies[i] = s.Call("aten::empty.memory_format", n.Tensor.Shape(), torch.Float32, nil, "cpu")[0]
+		named[i] = Named{n.Name, copies[i]}
 	}
-	o, err := create(copies)
+	o, err := create(named)
 	if err != nil {
 		return nil, err
 	}
-	c, err := newParams(copies)
-	return &offloaded{o, p, c}, err
+	return &offloaded{o, p, copies}, nil
 }
 
 // Step is that of Optimizer.
-func (o *offloaded) Step(s *torch.Scope, grads []Named, lr float64) error {
-	at, g, err := o.params.match(s, grads, lr)
-	if err != nil {
-		return err
-	}
-	given := make([]Named, len(at))
-	s.NoGrad(func(s *torch.Scope) torch.Tensor {
+func (o *offloaded) Step(s *torch.Scope, grads []Named, lr float64) (err error) {
+	s.NoGrad(func(s *torch.Scope) (none torch.Tensor) {
+		at, g, failed := o.params.match(s, grads, lr)
+		given := make([]Named, len(at))
 		for i, k := range at {
 			given[i] = Named{o.params.names[k], s.ToDevice(g[i], torch.CPU)}
-			s.Copy_(o.copies.tensors[k], o.params.tensors[k])
+			s.Copy_(o.copies[k], o.params.tensors[k])
 		}
-		if err = o.Optimizer.Step(s, given, lr); err == nil {
+		if err = failed; err == nil {
+			err = o.Optimizer.Step(s, given, lr)
+		}
+		if err == nil {
 			for _, k := range at {
-				s.Copy_(o.params.tensors[k], o.copies.tensors[k])
+				s.Copy_(o.params.tensors[k], o.copies[k])
 			}
 		}
-		return torch.Tensor{}
+		return none
 	})
 	return err
 }
