@@ -29,6 +29,7 @@ quickstart: go lib ## train a small model on this machine, a few minutes
 
 test: build ## vet and run every test, at most 15 minutes
 	@scripts/fetch model >/dev/null
+	@scripts/python testing >/dev/null
 	go vet ./...
 	go test -count=1 -timeout 15m ./...
 
