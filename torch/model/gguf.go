@@ -28,8 +28,7 @@ func ggufConfig(f *gguf.File) (Config, error) {
 		return v
 	}
 	c := Config{
-		Arch: families["llama"].Arch, Family: "llama", Prefix: "model.",
-		Width: num("embedding_length"), Inner: num("feed_forward_length"), Layers: num("block_count"),
+		Arch: families["llama"].Arch, Family: "llama", Prefix: "model.", Width: num("embedding_length"), Inner: num("feed_forward_length"), Layers: num("block_count"),
 		Heads: num("attention.head_count"), KVHeads: num("attention.head_count_kv"), Context: num("context_length"),
 		Eps: real("attention.layer_norm_rms_epsilon"), Rope: Rope{Theta: real("rope.freq_base")},
 	}
