@@ -339,21 +339,27 @@ func TestBrokenSafeTensorsIndexIsAnErrorNamingFileAndFault(t *testing.T) {
 		`{"weight_map":{"a":""}}`:         "not the name of a file",
 		`{"weight_map":{"a":"."}}`:        "shard",
 		`{"weight_map":{"a":1}}`:          "weight_map",
-		`{"weight_map":{"a":"shard"}}`:    `tensor "b" is here`,
-		`{"weight_map":{"a":"shard","b":"shard","c":"shard"}}`: `tensor "c" of the index`,
-		`{"weight_map":{"a":"shard","a":"shard"}}`:             `"a": duplicate`,
-		`{"weight_map":{"a":"index.json","b":"shard"}}`:        `shard "index.json"`,
+		`{"weight_map":{"a":"shard"}}`:    `tensor "b" is in the shard "shard", but the index has it in ""`,
+		`{"weight_map":{"a":"shard","b":"shard","d":"shard","c":"shard"}}`: "tensor \"c\" of the index is not in its shard \"shard\"\n  tensor \"d\"",
+		`{"weight_map":{"a":"shard","a":"shard"}}`:                         `"a": duplicate`,
+		`{"weight_map":{"a":"index.json","b":"shard"}}`:                    `shard "index.json"`,
+		`{"weight_map":{"a":"model.safetensors.index.json"}}`:              `shard "model.safetensors.index.json"`, // the index itself
+		`{"weight_map":{"a":"circle"}}`:                                    "too many levels",
+		`{"weight_map":` + strings.Repeat(`{"a":`, 1<<20):                  "depth",
+		`{"metadata":` + strings.Repeat(`[`, 1<<20):                        "depth",
+		`{"weight_map":{"` + strings.Repeat("a", maxSafeTensorsHeader):     "limit",
 	} {
 		folder := t.TempDir()
 		path := filepath.Join(folder, "model.safetensors.index.json")
 		shard := safeTensorsFile(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[],"data_offsets":[1,2]}}`, 2)
-		err := errors.Join(os.WriteFile(path, []byte(index), 0o600), os.WriteFile(filepath.Join(folder, "shard"), shard, 0o600))
+		err := errors.Join(os.WriteFile(path, []byte(index), 0o600), os.WriteFile(filepath.Join(folder, "shard"), shard, 0o600),
+			os.Symlink("circle", filepath.Join(folder, "circle")))
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = OpenSafeTensors(folder)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
-			t.Errorf("%s: error %v does not name %q and the file", index, err, want)
+			t.Errorf("%.100s: error %.1000v does not name %q and the file", index, err, want)
 		}
 	}
 }
@@ -393,6 +399,23 @@ func FuzzSafeTensors(f *testing.F) {
 		reread, err := parseSafeTensors(again.Bytes())
 		if diff := cmp.Diff(entries, reread, sameBytes); err != nil || diff != "" {
 			t.Fatalf("reread: %v (-want +got):\n%s", err, diff)
+		}
+	})
+}
+
+// Whatever the bytes: an error, or names of files beside the index.
+func FuzzSafeTensorsIndex(f *testing.F) {
+	f.Add([]byte(`{"metadata":{"total_size":8},"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}`))
+	f.Add([]byte(`{"weight_map":{"a":"../x"}}`))
+	f.Fuzz(func(t *testing.T, index []byte) {
+		shardOf, err := parseIndex(index)
+		if err == nil && len(shardOf) == 0 {
+			t.Error("no shards and no error")
+		}
+		for name, shard := range shardOf {
+			if err == nil && (strings.ContainsAny(shard, "/\x00") || shard == "" || shard == "..") {
+				t.Errorf("%q may lie in %q", name, shard)
+			}
 		}
 	})
 }
