@@ -124,7 +124,7 @@ func loadGGUF(s *torch.Scope, path string, d torch.DType) (*Model, error) {
 	for _, p := range m.params {
 		t, _ := f.Lookup(ggufNames.Replace(p.Name))
 		buffer = slices.Grow(buffer[:0], t.Len())[:t.Len()]
-		if err := f.Dequantize(t, buffer); err != nil {
+		if err := f.Dequantize(t, 0, buffer); err != nil {
 			return nil, err
 		}
 		if heads := m.permuted(p.Name); heads > 0 {
