@@ -339,7 +339,7 @@ func TestBrokenSafeTensorsIndexIsAnErrorNamingFileAndFault(t *testing.T) {
 		`{"weight_map":{"a":""}}`:         "not the name of a file",
 		`{"weight_map":{"a":"."}}`:        "shard",
 		`{"weight_map":{"a":1}}`:          "weight_map",
-		`{"weight_map":{"a":"shard"}}`:    `tensor "b" is in the shard "shard", but the index has it in ""`,
+		`{"weight_map":{"a":"shard"}}`:    `tensor "b" is in shard "shard", but the index has it in ""`,
 		`{"weight_map":{"a":"shard","b":"shard","d":"shard","c":"shard"}}`: "tensor \"c\" of the index is not in its shard \"shard\"\n  tensor \"d\"",
 		`{"weight_map":{"a":"shard","a":"shard"}}`:                         `"a": duplicate`,
 		`{"weight_map":{"a":"index.json","b":"shard"}}`:                    `shard "index.json"`,

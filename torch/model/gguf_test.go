@@ -8,8 +8,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/molt-go/molt/torch"
+	. "github.com/molt-go/molt/torch/model"
 	"github.com/molt-go/molt/torch/model/gguf"
 )
 
@@ -38,7 +42,8 @@ func TestRandomBlocksDequantiseBitForBitAsTheGGUFPackageDoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	types := []gguf.Type{gguf.F32, gguf.F16, gguf.BF16, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q8_0, gguf.Q4_K, gguf.Q5_K, gguf.Q6_K}
+	types := []gguf.Type{gguf.F32, gguf.F16, gguf.BF16, gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q8_0,
+		gguf.Q4_K, gguf.Q5_K, gguf.Q6_K}
 	for _, kind := range types {
 		info, ok := f.Lookup(kind.String())
 		want, err := os.ReadFile(filepath.Join(dir, kind.String()))
@@ -54,6 +59,39 @@ func TestRandomBlocksDequantiseBitForBitAsTheGGUFPackageDoes(t *testing.T) {
 			if w := math.Float32frombits(bits); math.Float32bits(v) != bits && (v == v || w == w) {
 				t.Fatalf("%v, seed %s: value %d is %g (%#x), want %g (%#x)", kind, seed, i, v, math.Float32bits(v), w, bits)
 			}
+		}
+	}
+}
+
+// The files hold what llama.cpp's converter would write: rows of queries and keys in pairs, experts in one tensor, Gemma's norms plus 1,
+// the factors of Llama 3's frequencies.
+func TestGGUFFilesLoadAsTheFoldersThatTheyWereMadeFrom(t *testing.T) {
+	dir := t.TempDir()
+	args := []string{dir}
+	for _, f := range models(t) {
+		args = append(args, f.path)
+	}
+	python(t, "write_gguf.py", args...)
+	files, _ := filepath.Glob(filepath.Join(dir, "*", "*.gguf"))
+	if len(files) == 0 {
+		t.Fatal("no files")
+	}
+	for _, file := range files {
+		do(t, func(s *torch.Scope) {
+			same(t, load(t, s, strings.TrimSuffix(file, ".gguf"), torch.Float32), load(t, s, file, torch.Float32))
+		})
+	}
+}
+
+// same compares configs and the bits of every parameter.
+func same(t *testing.T, want, got *Model) {
+	t.Helper()
+	if diff := cmp.Diff(want.Config, got.Config, cmp.AllowUnexported(Arch{})); diff != "" {
+		t.Errorf("config (-want +got):\n%s", diff)
+	}
+	for i, p := range want.Params() {
+		if q := got.Params()[i]; p.Name != q.Name || string(torch.Bytes(p.Tensor)) != string(torch.Bytes(q.Tensor)) {
+			t.Errorf("%s is %s, or has other bits", p.Name, q.Name)
 		}
 	}
 }
