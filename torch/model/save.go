@@ -1,6 +1,7 @@
 package model
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -15,7 +16,7 @@ const maxShard = 5e9
 // Save writes m as a Hugging Face folder in m's dtype: config.json and model.safetensors, or shards of 5 GB with an index. Tied heads are
 // stored once, as the embedding. One tensor at a time is in memory again. dir must exist; its earlier weights are replaced.
 func (m *Model) Save(dir string) error {
-	text, err := json.MarshalIndent(m.hf(m.DType), "", "  ")
+	text, err := json.MarshalIndent(decimals(m.hf(m.DType)), "", "  ")
 	if err != nil {
 		return err
 	}
@@ -80,6 +81,23 @@ func orNull[T comparable](v T) any {
 	var zero T
 	if v == zero {
 		return nil
+	}
+	return v
+}
+
+// decimals gives the fractions in v a decimal point: to transformers 3 is no float.
+func decimals(v any) any {
+	switch v := v.(type) {
+	case float64:
+		text, err := json.Marshal(v)
+		if err == nil && !bytes.ContainsAny(text, ".e") {
+			text = append(text, ".0"...)
+		}
+		return json.RawMessage(text)
+	case map[string]any:
+		for key := range v {
+			v[key] = decimals(v[key])
+		}
 	}
 	return v
 }
