@@ -1,11 +1,12 @@
 package model
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/molt-go/molt/torch"
 )
@@ -16,7 +17,7 @@ const maxShard = 5e9
 // Save writes m as a Hugging Face folder in m's dtype: config.json and model.safetensors, or shards of 5 GB with an index. Tied heads are
 // stored once, as the embedding. One tensor at a time is in memory again. dir must exist; its earlier weights are replaced.
 func (m *Model) Save(dir string) error {
-	text, err := json.MarshalIndent(decimals(m.hf(m.DType)), "", "  ")
+	text, err := json.MarshalIndent(m.hf(m.DType), "", "  ")
 	if err != nil {
 		return err
 	}
@@ -50,13 +51,13 @@ func (c Config) hf(d torch.DType) map[string]any {
 	given := map[string]any{
 		"model_type": c.Family, "vocab_size": c.Vocab, "hidden_size": c.Width, "intermediate_size": c.Inner,
 		"num_hidden_layers": c.Layers, "num_attention_heads": c.Heads, "num_key_value_heads": c.KVHeads, "head_dim": c.HeadDim,
-		"max_position_embeddings": c.Context, "rms_norm_eps": c.Eps, "hidden_act": act, "hidden_activation": act,
+		"max_position_embeddings": c.Context, "rms_norm_eps": real(c.Eps), "hidden_act": act, "hidden_activation": act,
 		"tie_word_embeddings": c.Tied, "attention_bias": c.OutBias, "mlp_bias": c.MLPBias, "query_pre_attn_scalar": c.QueryScalar,
-		"clip_qkv": orNull(c.ClipQKV), "attn_logit_softcapping": orNull(c.AttnCap), "final_logit_softcapping": orNull(c.LogitCap),
+		"clip_qkv": orNull(real(c.ClipQKV)), "attn_logit_softcapping": orNull(real(c.AttnCap)), "final_logit_softcapping": orNull(real(c.LogitCap)),
 		"sliding_window": orNull(c.Window), "use_sliding_window": c.Window > 0, "layer_types": types,
 		"num_local_experts": c.MoE.Experts, "num_experts_per_tok": c.MoE.Chosen, "moe_intermediate_size": c.MoE.Inner,
 		"norm_topk_prob": c.MoE.Normalize, "mlp_only_layers": dense,
-		"rope_theta": c.Rope.Theta, "rope_local_base_freq": c.LocalRope.Theta, "eos_token_id": c.EOS,
+		"rope_theta": real(c.Rope.Theta), "rope_local_base_freq": real(c.LocalRope.Theta), "eos_token_id": c.EOS,
 	}
 	out := map[string]any{"architectures": []string{f.Class}, "torch_dtype": d.String()}
 	for key := range f.keys() {
@@ -85,19 +86,13 @@ func orNull[T comparable](v T) any {
 	return v
 }
 
-// decimals gives the fractions in v a decimal point: to transformers 3 is no float.
-func decimals(v any) any {
-	switch v := v.(type) {
-	case float64:
-		text, err := json.Marshal(v)
-		if err == nil && !bytes.ContainsAny(text, ".e") {
-			text = append(text, ".0"...)
-		}
-		return json.RawMessage(text)
-	case map[string]any:
-		for key := range v {
-			v[key] = decimals(v[key])
-		}
+// real is a number that transformers wants with a point or an exponent.
+type real float64
+
+func (r real) MarshalJSON() ([]byte, error) {
+	text := strconv.FormatFloat(float64(r), 'g', -1, 64)
+	if !strings.ContainsAny(text, ".e") {
+		text += ".0"
 	}
-	return v
+	return []byte(text), nil
 }
