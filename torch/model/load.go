@@ -2,6 +2,7 @@ package model
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -167,19 +168,17 @@ func openFolder(dir string) (*weights, error) {
 	}
 	w.find = func(p Param) stored {
 		of := plain(p.Name)
-		if name, ok := names[of]; ok {
-			return stored{name, p.Tensor.Shape(), 0}
+		e := expert.FindStringSubmatch(of)
+		if name, ok := names[of]; ok || e == nil || names[e[1]+".down_proj"] == "" {
+			return stored{cmp.Or(name, p.Name), p.Tensor.Shape(), 0}
 		}
-		if e := expert.FindStringSubmatch(of); e != nil && w.shapes[e[1]+".down_proj"] != nil { // as transformers 5 has them in memory
-			switch e[3] {
-			case "gate":
-				return c.together(p, e[2], e[1]+".gate_up_proj", 0, 2)
-			case "up":
-				return c.together(p, e[2], e[1]+".gate_up_proj", 1, 2)
-			}
-			return c.together(p, e[2], e[1]+".down_proj", 0, 1)
+		switch e[3] { // as transformers 5 has them in memory
+		case "gate":
+			return c.together(p, e[2], names[e[1]+".gate_up_proj"], 0, 2)
+		case "up":
+			return c.together(p, e[2], names[e[1]+".gate_up_proj"], 1, 2)
 		}
-		return stored{p.Name, p.Tensor.Shape(), 0}
+		return c.together(p, e[2], names[e[1]+".down_proj"], 0, 1)
 	}
 	w.read = func(_ Param, rows torch.Tensor, name string, at int) error { return f.Read(rows, name, at) }
 	return w, nil
