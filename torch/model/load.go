@@ -34,6 +34,9 @@ func Load(s *torch.Scope, path string, d torch.DType) (*Model, error) {
 		return nil, fmt.Errorf("model %s: %w", path, err)
 	}
 	defer w.Close()
+	if err := w.room(); err != nil {
+		return nil, fmt.Errorf("model %s: %w", path, err)
+	}
 	m := New(s, w.Config, d)
 	if err := m.fill(s, w); err != nil {
 		return nil, fmt.Errorf("model %s: %w", path, err)
@@ -81,6 +84,25 @@ type stored struct {
 	name  string
 	shape []int
 	at    int
+}
+
+// room refuses a config that the file cannot hold by far, before its parameters are made and missed one by one.
+func (w *weights) room() error {
+	room, sparse := 0, 0
+	for _, shape := range w.shapes {
+		if room++; len(shape) == 3 { // experts together
+			room += shape[0]
+		}
+	}
+	for _, is := range w.MoE.Layers {
+		if is {
+			sparse++
+		}
+	}
+	if w.Layers > room || sparse*w.MoE.Experts > room {
+		return fmt.Errorf("a config of %d layers, %d of them with %d experts, for %d tensors", w.Layers, sparse, w.MoE.Experts, len(w.shapes))
+	}
+	return nil
 }
 
 // chunk numbers are converted at a time, or as many as a head has where those are more.
@@ -140,7 +162,7 @@ var expert = regexp.MustCompile(`^(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.wei
 // together is where one tensor holds the weight p of every expert of its layer: parts weights of each expert, of which p is behind before.
 func (c Config) together(p Param, number, name string, before, parts int) stored {
 	rows, columns := p.Tensor.Dim(0), p.Tensor.Dim(1)
-	e, _ := strconv.Atoi(number)
+	e, _ := strconv.Atoi(number) // digits, of a name that New made
 	return stored{name, []int{c.MoE.Experts, parts * rows, columns}, (e*parts + before) * rows * columns}
 }
 

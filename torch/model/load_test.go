@@ -3,6 +3,7 @@ package model_test
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -149,6 +150,32 @@ func TestEveryTensorThatDoesNotFitIsInOneError(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(file, "blk.0.ffn_norm.weight must be [64], not [32]", "blk.1.attn_q.weight is missing", "blk.1.stranger_q... is not a parameter")
+}
+
+func TestAConfigFarLargerThanItsFileIsRefusedAtOnce(t *testing.T) {
+	for _, f := range models(t) {
+		var config map[string]any
+		readJSON(t, filepath.Join(f.path, "config.json"), &config)
+		delete(config, "layer_types")
+		config["num_hidden_layers"] = 4096
+		if _, ok := config["num_local_experts"]; ok {
+			config["num_local_experts"] = 1 << 15
+		}
+		text, err := json.Marshal(config)
+		dir := folderOf(t, entries(t, f.path), f.path)
+		if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "config.json"), text, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		do(t, func(s *torch.Scope) {
+			start := time.Now()
+			if _, err := Load(s, dir, torch.Float32); err == nil || !strings.Contains(err.Error(), "a config of 4096 layers") {
+				t.Errorf("%s: %v", f.path, err)
+			}
+			if d := time.Since(start); d > 5*time.Second {
+				t.Errorf("%s took %v", f.path, d)
+			}
+		})
+	}
 }
 
 // memory is a figure of /proc/self/status in bytes.
