@@ -192,7 +192,7 @@ func (s *SafeTensors) openShards(path string) error {
 		}
 		for _, e := range entries {
 			if want := shardOf[e.Name]; want != shard {
-				faults = append(faults, fmt.Sprintf("tensor %.200q is in shard %.200q, but the index has it in %.200q", e.Name, shard, want))
+				faults = append(faults, fmt.Sprintf("tensor %.200q is in shard %.200q, by the index in %.200q", e.Name, shard, want))
 			}
 		}
 	}

@@ -42,8 +42,8 @@ func WriteSafeTensors(path string, entries []Entry, metadata map[string]string) 
 	return nil
 }
 
-// WriteShards writes the entries as the weights of a Hugging Face folder: model.safetensors or, where their data is over limit bytes, shards
-// of at most that, or of one tensor, and the index that [OpenSafeTensors] reads. It takes the place of the folder's earlier weights.
+// WriteShards writes the entries as the weights of a Hugging Face folder: model.safetensors or, where their data is over limit bytes,
+// shards of at most that, or of one tensor, and the index that [OpenSafeTensors] reads. Earlier weights of the folder are replaced.
 func WriteShards(dir string, entries []Entry, metadata map[string]string, limit int) error {
 	single, index := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "model.safetensors.index.json")
 	var firsts []int // of each shard

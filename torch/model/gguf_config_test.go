@@ -68,7 +68,7 @@ func TestHostileMetadataIsAnErrorThatNamesTheFault(t *testing.T) {
 func FuzzGGUFMetadata(f *testing.F) {
 	f.Add([]byte(smallGGUF))
 	f.Add([]byte(strings.ReplaceAll(smallGGUF, "gemma3", "llama")))
-	f.Add([]byte(`{"general.architecture":"qwen3moe","qwen3moe.expert_count":8,"qwen3moe.expert_used_count":2,"qwen3moe.rope.scaling.type":"yarn"}`))
+	f.Add([]byte(`{"general.architecture":"qwen3moe","qwen3moe.expert_count":8,"qwen3moe.rope.scaling.type":"yarn"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if c, err := ggufConfig(metadataOf(text)); err == nil {
 			if err := c.validate(); err != nil {

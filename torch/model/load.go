@@ -100,7 +100,7 @@ func (w *weights) room() error {
 		}
 	}
 	if w.Layers > room || sparse*w.MoE.Experts > room {
-		return fmt.Errorf("a config of %d layers, %d of them with %d experts, for %d tensors", w.Layers, sparse, w.MoE.Experts, len(w.shapes))
+		return fmt.Errorf("a config of %d layers, %d with %d experts, for %d tensors", w.Layers, sparse, w.MoE.Experts, len(w.shapes))
 	}
 	return nil
 }

@@ -30,9 +30,13 @@ func (r *reader) fail(format string, args ...any) {
 	}
 }
 
+func (r *reader) cut(n uint64, what string) {
+	r.fail("file is truncated, or its header over %d bytes: %d %s wanted at offset %d of %d", maxHeader, n, what, r.pos, len(r.data))
+}
+
 func (r *reader) take(n uint64) []byte {
 	if n > uint64(len(r.data)-r.pos) {
-		r.fail("file is truncated, or its header over %d bytes: %d bytes wanted at offset %d of %d", maxHeader, n, r.pos, len(r.data))
+		r.cut(n, "bytes")
 	}
 	if r.err != nil {
 		return nil
@@ -178,7 +182,7 @@ func (r *reader) value() any {
 	case !known || kind == metaArray:
 		r.fail("arrays of type %d are not supported", kind)
 	case n > uint64(len(r.data)-r.pos)/metaSizes[kind]:
-		r.fail("file is truncated, or its header over %d bytes: an array of %d elements at offset %d of %d", maxHeader, n, r.pos, len(r.data))
+		r.cut(n, "array elements")
 	case kind == metaString:
 		return list(r, n, array, r.str)
 	case kind == metaBool:
