@@ -81,14 +81,24 @@ func together(weights []torch.Entry) (out []torch.Entry) {
 	return out
 }
 
+// otherRoot turns a name of transformers 4 into one of 5, and the other way about.
+func otherRoot(name string) string {
+	for _, roots := range [][2]string{{"model.visual.", "visual."}, {"model.language_model.", "model."}, {"visual.", "model.visual."},
+		{"model.", "model.language_model."}} {
+		if rest, ok := strings.CutPrefix(name, roots[0]); ok {
+			return roots[1] + rest
+		}
+	}
+	return name
+}
+
 func TestEitherNamingShardsAndAStoredTiedHeadLoadAlike(t *testing.T) {
 	eachModel(t, torch.Float32, func(t *testing.T, s *torch.Scope, f folder, m *Model) {
 		weights := entries(t, f.path)
 		same(t, m, load(t, s, folderOf(t, weights, f.path), torch.Float32))
-		roots := strings.NewReplacer("model.", "model.language_model.", ".block_sparse_moe.gate.", ".mlp.gate.")
 		renamed := together(weights)
 		for i, e := range renamed {
-			renamed[i].Name = roots.Replace(e.Name)
+			renamed[i].Name = otherRoot(strings.Replace(e.Name, ".block_sparse_moe.gate.", ".mlp.gate.", 1))
 			if m.Tied && strings.HasSuffix(e.Name, "embed_tokens.weight") {
 				e.Name = "lm_head.weight"
 				renamed = append(renamed, e)
@@ -157,10 +167,14 @@ func TestAConfigFarLargerThanItsFileIsRefusedAtOnce(t *testing.T) {
 	for _, f := range models(t) {
 		var config map[string]any
 		readJSON(t, filepath.Join(f.path, "config.json"), &config)
-		delete(config, "layer_types")
-		config["num_hidden_layers"] = 4096
-		if _, ok := config["num_local_experts"]; ok {
-			config["num_local_experts"] = 1 << 15
+		shape := config
+		if text, ok := config["text_config"].(map[string]any); ok {
+			shape = text
+		}
+		delete(shape, "layer_types")
+		shape["num_hidden_layers"] = 4096
+		if _, ok := shape["num_local_experts"]; ok {
+			shape["num_local_experts"] = 1 << 15
 		}
 		text, err := json.Marshal(config)
 		dir := folderOf(t, entries(t, f.path), f.path)
