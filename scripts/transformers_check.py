@@ -10,6 +10,7 @@ import transformers
 TOLERANCE = 1e-3  # float32 against float32, summed in another order
 molt, model, saved = sys.argv[1:]
 transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()
 config = transformers.AutoConfig.from_pretrained(saved)
 text = config.get_text_config()
 made = getattr(transformers, config.architectures[0]).from_pretrained(

@@ -36,7 +36,7 @@ func openGGUF(path string) (*weights, error) {
 		}
 	}
 	w.find = func(p Param) stored {
-		name := plain(p.Name)
+		name := plainNames.Replace(p.Name)
 		if c.Sandwich {
 			name = sandwichNames.Replace(name)
 		}

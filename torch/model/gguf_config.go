@@ -101,7 +101,7 @@ func (m metadata) keys() (map[string]any, error) {
 			keys[to] = v
 		}
 	}
-	if embed, ok := m.Lookup("token_embd.weight"); ok {
+	if embed, ok := m.Lookup("token_embd.weight"); ok && len(embed.Shape) == 2 {
 		keys["vocab_size"] = embed.Shape[0]
 	}
 	if locals, ok := keys["sliding_window_pattern"].([]bool); ok {
@@ -128,7 +128,7 @@ func (m metadata) keys() (map[string]any, error) {
 		return nil, fmt.Errorf("rotary embeddings of %v of a head's %v dimensions are not supported", n, headDim)
 	}
 	var err error
-	keys["rope_scaling"], err = m.scaling()
+	keys["rope_scaling"], err = m.scaling(int(headDim))
 	return keys, err
 }
 
@@ -155,9 +155,9 @@ func (m metadata) dense(experts bool) []int {
 }
 
 // scaling is rope_scaling, nil for none.
-func (m metadata) scaling() (map[string]any, error) {
+func (m metadata) scaling(headDim int) (map[string]any, error) {
 	if t, ok := m.Lookup("rope_freqs.weight"); ok {
-		return m.llama3(t)
+		return m.llama3(t, headDim)
 	}
 	factor, kind := m.number("rope.scaling.factor"), m.Meta[m.arch+".rope.scaling.type"]
 	if kind == "none" || kind == nil && factor == 0 {
@@ -167,22 +167,20 @@ func (m metadata) scaling() (map[string]any, error) {
 		kind = "linear"
 	}
 	keys := map[string]any{"rope_type": kind, "factor": float32(factor)}
-	if kind == "yarn" {
-		keys["original_max_position_embeddings"] = m.number("rope.scaling.original_context_length")
-		keys["beta_fast"], keys["beta_slow"] = m.number("rope.scaling.yarn_beta_fast"), m.number("rope.scaling.yarn_beta_slow")
-		if more := m.number("rope.scaling.yarn_attn_factor"); more != 0 {
-			keys["attention_factor"] = more * yarnScale(factor, 1)
-		}
+	keys["original_max_position_embeddings"] = m.number("rope.scaling.original_context_length")
+	keys["beta_fast"], keys["beta_slow"] = m.number("rope.scaling.yarn_beta_fast"), m.number("rope.scaling.yarn_beta_slow")
+	if more := m.number("rope.scaling.yarn_attn_factor"); more != 0 {
+		keys["attention_factor"] = more * yarnScale(factor, 1)
 	}
 	return keys, nil
 }
 
 // llama3 finds the rope_scaling that gives the factors by which llama.cpp divides the frequencies, with the bounds of every Llama so far.
-func (m metadata) llama3(t gguf.TensorInfo) (map[string]any, error) {
-	factors := make([]float32, t.Len())
-	if len(factors) > 1<<15 {
-		return nil, fmt.Errorf("rope_freqs.weight is %v", t.Shape)
+func (m metadata) llama3(t gguf.TensorInfo, headDim int) (map[string]any, error) {
+	if t.Len() != headDim/2 {
+		return nil, fmt.Errorf("rope_freqs.weight is %v for heads of %d", t.Shape, headDim)
 	}
+	factors := make([]float32, t.Len())
 	if err := m.Dequantize(t, 0, factors); err != nil {
 		return nil, err
 	}

@@ -88,17 +88,13 @@ type stored struct {
 
 // room refuses a config that the file cannot hold by far, before its parameters are made and missed one by one.
 func (w *weights) room() error {
-	room, sparse := 0, 0
+	room := len(w.shapes)
 	for _, shape := range w.shapes {
-		if room++; len(shape) == 3 { // experts together
+		if len(shape) == 3 { // experts together
 			room += shape[0]
 		}
 	}
-	for _, is := range w.MoE.Layers {
-		if is {
-			sparse++
-		}
-	}
+	sparse := len(slices.DeleteFunc(slices.Clone(w.MoE.Layers), func(is bool) bool { return !is }))
 	if w.Layers > room || sparse*w.MoE.Experts > room {
 		return fmt.Errorf("a config of %d layers, %d with %d experts, for %d tensors", w.Layers, sparse, w.MoE.Experts, len(w.shapes))
 	}
@@ -149,10 +145,8 @@ func (m *Model) fill(s *torch.Scope, w *weights) error {
 	return nil
 }
 
-// plain makes one name of those that a weight has had in Hugging Face folders: transformers 4 and 5 root language models and vision towers
-// differently, and Mixtral calls its experts' weights by numbers.
-func plain(name string) string { return plainNames.Replace(name) }
-
+// plainNames makes one name of those that a weight has had in Hugging Face folders: transformers 4 and 5 root language models and vision
+// towers differently, and Mixtral calls its experts' weights by numbers.
 var plainNames = strings.NewReplacer("model.language_model.", "model.", "language_model.model.", "model.", "model.visual.", "visual.",
 	".block_sparse_moe.", ".mlp.", ".w1.", ".gate_proj.", ".w2.", ".down_proj.", ".w3.", ".up_proj.")
 
@@ -179,7 +173,7 @@ func openFolder(dir string) (*weights, error) {
 	names := map[string]string{}
 	for _, name := range f.Names() {
 		if e, _ := f.Lookup(name); !strings.HasSuffix(name, "rotary_emb.inv_freq") {
-			w.shapes[name], names[plain(name)] = e.Shape, name
+			w.shapes[name], names[plainNames.Replace(name)] = e.Shape, name
 		}
 	}
 	if head, ok := f.Lookup("lm_head.weight"); ok && c.Tied {
@@ -189,7 +183,7 @@ func openFolder(dir string) (*weights, error) {
 		delete(w.shapes, "lm_head.weight")
 	}
 	w.find = func(p Param) stored {
-		of := plain(p.Name)
+		of := plainNames.Replace(p.Name)
 		e := expert.FindStringSubmatch(of)
 		if name, ok := names[of]; ok || e == nil || names[e[1]+".down_proj"] == "" {
 			return stored{cmp.Or(name, p.Name), p.Tensor.Shape(), 0}
