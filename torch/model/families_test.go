@@ -269,7 +269,8 @@ func TestGradientsEqualTransformers(t *testing.T) {
 				dot += float64(x) * float64(w[i])
 			}
 			scale := 1e-4*want.Norm + 1e-7
-			if math.Abs(math.Sqrt(square)-want.Norm) > scale || math.Abs(sum-want.Sum) > scale*math.Sqrt(float64(len(g))) || math.Abs(dot-want.Dot) > scale*10 {
+			if math.Abs(math.Sqrt(square)-want.Norm) > scale || math.Abs(sum-want.Sum) > scale*math.Sqrt(float64(len(g))) ||
+				math.Abs(dot-want.Dot) > scale*10 {
 				t.Errorf("%s: norm %v sum %v dot %v, want %v %v %v", p.Name, math.Sqrt(square), sum, dot, want.Norm, want.Sum, want.Dot)
 			}
 			if diff := cmp.Diff(want.First, g[:len(want.First)], cmpopts.EquateApprox(1e-4, 1e-4*want.Max)); diff != "" {
