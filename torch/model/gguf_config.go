@@ -155,28 +155,33 @@ func (m metadata) dense(experts bool) []int {
 }
 
 // scaling is rope_scaling, nil for none.
-func (m metadata) scaling(headDim int) (map[string]any, error) {
+func (m metadata) scaling(headDim int) (*Rope, error) {
 	if t, ok := m.Lookup("rope_freqs.weight"); ok {
 		return m.llama3(t, headDim)
 	}
-	factor, kind := m.number("rope.scaling.factor"), m.Meta[m.arch+".rope.scaling.type"]
-	if kind == "none" || kind == nil && factor == 0 {
+	r := Rope{
+		Factor: m.number("rope.scaling.factor"), Original: int(m.number("rope.scaling.original_context_length")),
+		Slow: m.number("rope.scaling.yarn_beta_slow"), Fast: m.number("rope.scaling.yarn_beta_fast"),
+	}
+	r.Scale = m.number("rope.scaling.yarn_attn_factor") * yarnScale(r.Factor, 1)
+	switch kind := m.Meta[m.arch+".rope.scaling.type"].(type) {
+	case string:
+		r.Type = kind
+	case nil:
+		if r.Factor != 0 {
+			r.Type = "linear"
+		}
+	default:
+		return nil, fmt.Errorf("metadata %q is a %T", m.arch+".rope.scaling.type", kind)
+	}
+	if r.Type == "" || r.Type == "none" {
 		return nil, nil
 	}
-	if kind == nil {
-		kind = "linear"
-	}
-	keys := map[string]any{"rope_type": kind, "factor": float32(factor)}
-	keys["original_max_position_embeddings"] = m.number("rope.scaling.original_context_length")
-	keys["beta_fast"], keys["beta_slow"] = m.number("rope.scaling.yarn_beta_fast"), m.number("rope.scaling.yarn_beta_slow")
-	if more := m.number("rope.scaling.yarn_attn_factor"); more != 0 {
-		keys["attention_factor"] = more * yarnScale(factor, 1)
-	}
-	return keys, nil
+	return &r, nil
 }
 
 // llama3 finds the rope_scaling that gives the factors by which llama.cpp divides the frequencies, with the bounds of every Llama so far.
-func (m metadata) llama3(t gguf.TensorInfo, headDim int) (map[string]any, error) {
+func (m metadata) llama3(t gguf.TensorInfo, headDim int) (*Rope, error) {
 	if t.Len() != headDim/2 {
 		return nil, fmt.Errorf("rope_freqs.weight is %v for heads of %d", t.Shape, headDim)
 	}
@@ -204,5 +209,5 @@ func (m metadata) llama3(t gguf.TensorInfo, headDim int) (map[string]any, error)
 			return nil, errors.New("rope_freqs.weight is not of Llama 3: take the Hugging Face folder")
 		}
 	}
-	return r.keys(), nil
+	return &r, nil
 }

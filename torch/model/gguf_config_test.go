@@ -54,7 +54,7 @@ func TestHostileMetadataIsAnErrorThatNamesTheFault(t *testing.T) {
 		{`window":8`, `window":-8`, "sliding_window"},
 		{`window":8`, `window":8,"gemma3.attention.sliding_window_pattern":[true]`, "layer_types has 1 entries for 3 layers"},
 		{`window":8`, `window":8,"gemma3.rope.scaling.type":"longrope"`, `rope_type "longrope" is not supported`},
-		{`window":8`, `window":8,"gemma3.rope.scaling.type":7`, "rope_type"},
+		{`window":8`, `window":8,"gemma3.rope.scaling.type":7`, `"gemma3.rope.scaling.type" is a int64`},
 		{`window":8`, `window":8,"gemma3.rope.scaling.type":"linear"`, "factor"},
 		{`window":8`, `window":8,"gemma3.rope.dimension_count":8`, "8 of a head's 16 dimensions"},
 	} {
