@@ -147,7 +147,7 @@ func (m *Model) fill(s *torch.Scope, w *weights) error {
 
 // plainNames makes one name of those that a weight has had in Hugging Face folders: transformers 4 and 5 root language models and vision
 // towers differently, and Mixtral calls its experts' weights by numbers.
-var plainNames = strings.NewReplacer("model.language_model.", "model.", "language_model.model.", "model.", "model.visual.", "visual.",
+var plainNames = strings.NewReplacer("model.language_model.", "model.", "model.visual.", "visual.",
 	".block_sparse_moe.", ".mlp.", ".w1.", ".gate_proj.", ".w2.", ".down_proj.", ".w3.", ".up_proj.")
 
 // expert matches the plain name of an expert's weight: its layer's experts, its number, and which weight it is.
