@@ -184,17 +184,20 @@ func openFolder(dir string) (*weights, error) {
 	}
 	w.find = func(p Param) stored {
 		of := plainNames.Replace(p.Name)
-		e := expert.FindStringSubmatch(of)
-		if name, ok := names[of]; ok || e == nil || names[e[1]+".down_proj"] == "" {
-			return stored{cmp.Or(name, p.Name), p.Tensor.Shape(), 0}
+		if e := expert.FindStringSubmatch(of); e != nil && names[of] == "" { // perhaps as transformers 5 has experts in memory
+			down := names[e[1]+".down_proj"]
+			both := strings.TrimSuffix(down, "down_proj") + "gate_up_proj"
+			switch {
+			case down == "":
+			case e[3] == "gate":
+				return c.together(p, e[2], both, 0, 2)
+			case e[3] == "up":
+				return c.together(p, e[2], both, 1, 2)
+			default:
+				return c.together(p, e[2], down, 0, 1)
+			}
 		}
-		switch e[3] { // as transformers 5 has them in memory
-		case "gate":
-			return c.together(p, e[2], names[e[1]+".gate_up_proj"], 0, 2)
-		case "up":
-			return c.together(p, e[2], names[e[1]+".gate_up_proj"], 1, 2)
-		}
-		return c.together(p, e[2], names[e[1]+".down_proj"], 0, 1)
+		return stored{cmp.Or(names[of], p.Name), p.Tensor.Shape(), 0}
 	}
 	w.read = func(_ Param, rows torch.Tensor, name string, at int) error { return f.Read(rows, name, at) }
 	return w, nil
