@@ -151,7 +151,16 @@ func TestModelsEqualTransformers(t *testing.T) {
 			s.NoGrad(func(s *torch.Scope) torch.Tensor {
 				ids, b, at, width := f.padded(side)
 				h := hidden(t, s, m, b, nil)
-				near(t, side+" logits", f.floats(side+".logits"), spread(torch.Values[float32](m.Logits(s, h)), at, m.Vocab), 5e-5)
+				logits := torch.Values[float32](m.Logits(s, h))
+				near(t, side+" logits", f.floats(side+".logits"), spread(logits, at, m.Vocab), 5e-5)
+				for i, ids := range f.sequences(side) {
+					n := len(ids) * m.Vocab
+					alone := torch.Values[float32](m.Logits(s, hidden(t, s, m, alone(ids), nil)))[:n]
+					if !slices.Equal(alone, logits[:n]) {
+						t.Errorf("%s: sequence %d alone gives other bits than packed", side, i)
+					}
+					logits = logits[n:]
+				}
 				next := append(slices.Clone(ids[1:]), 0) // by place; of no meaning at the end of a row
 				byRow := make([]int32, b.Len())
 				for i, row := range at {
