@@ -1,6 +1,6 @@
-//go:build ignore
-
-// save.go MODEL FOLDER loads a Hugging Face folder or a .gguf file and saves it as a Hugging Face folder of float32 weights.
+// Command save loads a Hugging Face folder or a .gguf file and saves it as a Hugging Face folder of float32 weights:
+//
+//	go run ./examples/save MODEL FOLDER
 package main
 
 import (
@@ -12,6 +12,10 @@ import (
 )
 
 func main() {
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: save MODEL FOLDER")
+		os.Exit(2)
+	}
 	err := torch.Do(1, func(s *torch.Scope) error {
 		m, err := model.Load(s, os.Args[1], torch.Float32)
 		if err != nil {
