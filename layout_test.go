@@ -27,6 +27,7 @@ var mayImport = map[string][]string{
 	"bench":            {"*"},
 	"cmd/molt":         {"."},
 	"estimators":       {},
+	"examples/save":    {"torch", "torch/model"},
 	"multimodal":       {"multimodal/jinja", "torch/model/gguf"},
 	"multimodal/jinja": {},
 	"rollout":          {"multimodal"},

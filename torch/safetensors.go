@@ -74,6 +74,7 @@ type SafeTensors struct {
 // place is where a tensor's data begins.
 type place struct {
 	file   *os.File
+	mapped []byte // the whole file
 	offset int
 }
 
@@ -90,7 +91,7 @@ func OpenSafeTensors(path string) (*SafeTensors, error) {
 	case strings.HasSuffix(path, ".index.json"):
 		err = s.openShards(path)
 	default:
-		err = s.openFile(path, nil)
+		_, err = s.openFile(path)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("safetensors %s: %w", path, err), s.Close())
@@ -141,6 +142,24 @@ func (s *SafeTensors) Tensor(scope *Scope, name string) (Tensor, error) {
 	return Tensor{h}, nil
 }
 
+// Read fills t, converting, with the numbers of the tensor of that name from number at on, in row-major order. Then it lets go of the
+// pages that they lie on, so that reading a file does not hold a copy of it.
+func (s *SafeTensors) Read(t Tensor, name string, at int) error {
+	e, ok := s.entries[name]
+	if !ok {
+		return fmt.Errorf("safetensors: no tensor %q", name)
+	}
+	n, size := t.Numel(), e.DType.Size()
+	if at < 0 || at > len(e.Data)/size-n {
+		return fmt.Errorf("safetensors: tensor %q has %d numbers, too few for %v from %d on", name, len(e.Data)/size, t, at)
+	}
+	WriteBytes(t, e.DType, unsafe.Pointer(unsafe.SliceData(e.Data[at*size:])), n)
+	p := s.places[name]
+	first := (p.offset + at*size) &^ (os.Getpagesize() - 1)
+	_ = unix.Madvise(p.mapped[first:p.offset+(at+n)*size], unix.MADV_DONTNEED) // only saves memory
+	return nil
+}
+
 func findSafeTensors(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {
@@ -155,7 +174,7 @@ func findSafeTensors(path string) (string, error) {
 	return path, errors.New("the folder has neither model.safetensors nor model.safetensors.index.json")
 }
 
-// openShards wants index and shards to agree: a tensor that only one of them knows is an error.
+// openShards wants index and shards to agree: the tensors that only one of them knows are an error that lists them.
 func (s *SafeTensors) openShards(path string) error {
 	index, err := s.mapFile(path)
 	if err != nil {
@@ -165,39 +184,43 @@ func (s *SafeTensors) openShards(path string) error {
 	if err != nil {
 		return err
 	}
+	var faults []string
 	for _, shard := range slices.Compact(slices.Sorted(maps.Values(shardOf))) {
-		if err := s.openFile(filepath.Join(filepath.Dir(path), shard), shardOf); err != nil {
+		entries, err := s.openFile(filepath.Join(filepath.Dir(path), shard))
+		if err != nil {
 			return fmt.Errorf("shard %.200q: %w", shard, err)
 		}
-	}
-	for name, shard := range shardOf {
-		if _, ok := s.entries[name]; !ok {
-			return fmt.Errorf("tensor %.200q of the index is not in its shard %.200q", name, shard)
+		for _, e := range entries {
+			if want := shardOf[e.Name]; want != shard {
+				faults = append(faults, fmt.Sprintf("tensor %.200q is in shard %.200q, by the index in %.200q", e.Name, shard, want))
+			}
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(shardOf)) {
+		if _, ok := s.entries[name]; !ok {
+			faults = append(faults, fmt.Sprintf("tensor %.200q of the index is not in its shard %.200q", name, shardOf[name]))
+		}
+	}
+	if len(faults) > 0 {
+		return errors.New(strings.Join(faults, "\n  "))
 	}
 	return nil
 }
 
-// openFile adds a file's tensors; shardOf is nil for a checkpoint of one file.
-func (s *SafeTensors) openFile(path string, shardOf map[string]string) error {
-	file, err := s.mapFile(path)
+// openFile adds a file's tensors.
+func (s *SafeTensors) openFile(path string) ([]Entry, error) {
+	mapped, err := s.mapFile(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	entries, err := parseSafeTensors(file)
-	at := 0 // bytes from the end of the file: the data of all entries ends it
-	for _, e := range entries {
-		at += len(e.Data)
-	}
-	for _, e := range entries {
-		if shardOf != nil && shardOf[e.Name] != filepath.Base(path) {
-			return fmt.Errorf("tensor %.200q is here, but the index has it in %.200q", e.Name, shardOf[e.Name])
-		}
-		s.entries[e.Name] = e
-		s.places[e.Name] = place{s.files[len(s.files)-1], len(file) - at}
+	entries, err := parseSafeTensors(mapped)
+	at := len(mapped) // the data of all entries ends the file
+	for _, e := range slices.Backward(entries) {
 		at -= len(e.Data)
+		s.entries[e.Name] = e
+		s.places[e.Name] = place{s.files[len(s.files)-1], mapped, at}
 	}
-	return err
+	return entries, err
 }
 
 func (s *SafeTensors) mapFile(path string) ([]byte, error) {

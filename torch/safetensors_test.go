@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -298,30 +299,47 @@ func TestOpenSafeTensorsOfWhatIsNoCheckpointIsAnError(t *testing.T) {
 	}
 }
 
-func TestShardedSafeTensorsEqualsSingleFile(t *testing.T) {
-	for _, file := range referenceFiles(t, "model.safetensors") {
+func TestShardsHoldWhatTheSingleFileHoldsAndEachTakesTheOthersPlace(t *testing.T) {
+	for i, file := range referenceFiles(t, "model.safetensors") {
 		folder := t.TempDir()
 		_, want := openAll(t, file)
-		shardOf := map[string]string{}
-		for i := range 3 {
-			name := fmt.Sprintf("model-%05d-of-00003.safetensors", i+1)
-			part := want[i*len(want)/3 : (i+1)*len(want)/3]
-			for _, e := range part {
-				shardOf[e.Name] = name
-			}
-			if err := WriteSafeTensors(filepath.Join(folder, name), part, nil); err != nil {
+		total, largest := 0, 0
+		for _, e := range want {
+			total, largest = total+len(e.Data), max(largest, len(e.Data))
+		}
+		limits := []int{total, total / 3, total}
+		if i == 0 {
+			limits = append(limits, 1) // a shard a tensor
+		}
+		for _, limit := range limits {
+			if err := WriteShards(folder, want, map[string]string{"format": "pt"}, limit); err != nil {
 				t.Fatal(err)
 			}
-		}
-		path := filepath.Join(folder, "model.safetensors.index.json")
-		index, err := json.Marshal(map[string]any{"metadata": map[string]any{"total_size": 1}, "weight_map": shardOf})
-		if err = errors.Join(err, os.WriteFile(path, index, 0o600)); err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range []string{path, folder} {
-			_, got := openAll(t, path)
+			_, got := openAll(t, folder)
 			if diff := cmp.Diff(want, got, sameBytes); diff != "" {
 				t.Errorf("%s (-single +sharded):\n%s", file, diff)
+			}
+			var index struct {
+				Metadata  map[string]int
+				WeightMap map[string]string `json:"weight_map"`
+			}
+			text, err := os.ReadFile(filepath.Join(folder, "model.safetensors.index.json"))
+			if limit == total {
+				if !errors.Is(err, os.ErrNotExist) {
+					t.Error("an index beside the single file:", err)
+				}
+				continue
+			}
+			if err = errors.Join(err, json.Unmarshal(text, &index)); err != nil || index.Metadata["total_size"] != total {
+				t.Errorf("index: %v, %v, want %d bytes", err, index.Metadata, total)
+			}
+			for _, shard := range index.WeightMap {
+				if info, err := os.Stat(filepath.Join(folder, shard)); err != nil || info.Size() > int64(max(limit, largest)+1<<16) {
+					t.Errorf("shard %s of at most %d bytes: %v, %v", shard, limit, info, err)
+				}
+			}
+			if n := len(slices.Compact(slices.Sorted(maps.Values(index.WeightMap)))); limit == 1 && n != len(want) || limit > 1 && n < 3 {
+				t.Errorf("%d shards of at most %d bytes", n, limit)
 			}
 		}
 	}
@@ -339,21 +357,27 @@ func TestBrokenSafeTensorsIndexIsAnErrorNamingFileAndFault(t *testing.T) {
 		`{"weight_map":{"a":""}}`:         "not the name of a file",
 		`{"weight_map":{"a":"."}}`:        "shard",
 		`{"weight_map":{"a":1}}`:          "weight_map",
-		`{"weight_map":{"a":"shard"}}`:    `tensor "b" is here`,
-		`{"weight_map":{"a":"shard","b":"shard","c":"shard"}}`: `tensor "c" of the index`,
-		`{"weight_map":{"a":"shard","a":"shard"}}`:             `"a": duplicate`,
-		`{"weight_map":{"a":"index.json","b":"shard"}}`:        `shard "index.json"`,
+		`{"weight_map":{"a":"shard"}}`:    `tensor "b" is in shard "shard", by the index in ""`,
+		`{"weight_map":{"a":"shard","b":"shard","d":"shard","c":"shard"}}`: "its shard \"shard\"\n  tensor \"d\"",
+		`{"weight_map":{"a":"shard","a":"shard"}}`:                         `"a": duplicate`,
+		`{"weight_map":{"a":"index.json","b":"shard"}}`:                    `shard "index.json"`,
+		`{"weight_map":{"a":"model.safetensors.index.json"}}`:              `shard "model.safetensors.index.json"`, // the index itself
+		`{"weight_map":{"a":"circle"}}`:                                    "too many levels",
+		`{"weight_map":` + strings.Repeat(`{"a":`, 1<<20):                  "depth",
+		`{"metadata":` + strings.Repeat(`[`, 1<<20):                        "depth",
+		`{"weight_map":{"` + strings.Repeat("a", maxSafeTensorsHeader):     "limit",
 	} {
 		folder := t.TempDir()
 		path := filepath.Join(folder, "model.safetensors.index.json")
 		shard := safeTensorsFile(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[],"data_offsets":[1,2]}}`, 2)
-		err := errors.Join(os.WriteFile(path, []byte(index), 0o600), os.WriteFile(filepath.Join(folder, "shard"), shard, 0o600))
+		err := errors.Join(os.WriteFile(path, []byte(index), 0o600), os.WriteFile(filepath.Join(folder, "shard"), shard, 0o600),
+			os.Symlink("circle", filepath.Join(folder, "circle")))
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = OpenSafeTensors(folder)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
-			t.Errorf("%s: error %v does not name %q and the file", index, err, want)
+			t.Errorf("%.100s: error %.1000v does not name %q and the file", index, err, want)
 		}
 	}
 }
@@ -393,6 +417,23 @@ func FuzzSafeTensors(f *testing.F) {
 		reread, err := parseSafeTensors(again.Bytes())
 		if diff := cmp.Diff(entries, reread, sameBytes); err != nil || diff != "" {
 			t.Fatalf("reread: %v (-want +got):\n%s", err, diff)
+		}
+	})
+}
+
+// Whatever the bytes: an error, or names of files beside the index.
+func FuzzSafeTensorsIndex(f *testing.F) {
+	f.Add([]byte(`{"metadata":{"total_size":8},"weight_map":{"a":"model-00001-of-00002.safetensors","b":"second"}}`))
+	f.Add([]byte(`{"weight_map":{"a":"../x"}}`))
+	f.Fuzz(func(t *testing.T, index []byte) {
+		shardOf, err := parseIndex(index)
+		if err == nil && len(shardOf) == 0 {
+			t.Error("no shards and no error")
+		}
+		for name, shard := range shardOf {
+			if err == nil && (strings.ContainsAny(shard, "/\x00") || shard == "" || shard == "..") {
+				t.Errorf("%q may lie in %q", name, shard)
+			}
 		}
 	})
 }

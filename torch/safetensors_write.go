@@ -42,6 +42,49 @@ func WriteSafeTensors(path string, entries []Entry, metadata map[string]string) 
 	return nil
 }
 
+// WriteShards writes the entries as the weights of a Hugging Face folder: model.safetensors or, where their data is over limit bytes,
+// shards of at most that, or of one tensor, and the index that [OpenSafeTensors] reads. Earlier weights of the folder are replaced.
+func WriteShards(dir string, entries []Entry, metadata map[string]string, limit int) error {
+	single, index := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "model.safetensors.index.json")
+	var firsts []int // of each shard
+	total, filled := 0, 0
+	for i, e := range entries {
+		size, err := e.size()
+		if err != nil {
+			return fmt.Errorf("safetensors %s: tensor %.200q: %w", dir, e.Name, err)
+		}
+		if filled += size; i == 0 || filled > limit {
+			firsts, filled = append(firsts, i), size
+		}
+		total += size
+	}
+	if len(firsts) < 2 {
+		if err := WriteSafeTensors(single, entries, metadata); err != nil {
+			return err
+		}
+		return os.RemoveAll(index)
+	}
+	shardOf := map[string]string{}
+	for k, first := range firsts {
+		shard := entries[first:append(firsts, len(entries))[k+1]]
+		name := fmt.Sprintf("model-%05d-of-%05d.safetensors", k+1, len(firsts))
+		for _, e := range shard {
+			shardOf[e.Name] = name
+		}
+		if err := WriteSafeTensors(filepath.Join(dir, name), shard, metadata); err != nil {
+			return err
+		}
+	}
+	text, err := json.MarshalIndent(map[string]any{"metadata": map[string]int{"total_size": total}, "weight_map": shardOf}, "", "  ")
+	if err == nil {
+		err = os.WriteFile(index, append(text, '\n'), 0o644)
+	}
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(single)
+}
+
 func encodeSafeTensors(file io.Writer, entries []Entry, metadata map[string]string) error {
 	header, err := encodeHeader(entries, metadata)
 	if err != nil {

@@ -1,58 +1,72 @@
 package model
 
 import (
-	"errors"
-	"fmt"
+	"slices"
+	"strings"
 
+	"github.com/molt-go/molt/torch"
 	"github.com/molt-go/molt/torch/model/gguf"
 )
 
-// ggufConfig reads the metadata of a GGUF file of the llama layout.
-func ggufConfig(f *gguf.File) (Config, error) {
-	arch, err := gguf.Get[string](f, "general.architecture")
+// ggufNames maps the parts of a plain name to those that llama.cpp gives them.
+var ggufNames = strings.NewReplacer("model.embed_tokens", "token_embd", "model.norm", "output_norm", "lm_head", "output",
+	"model.layers.", "blk.", "input_layernorm", "attn_norm", "self_attn.q_norm", "attn_q_norm", "self_attn.k_norm", "attn_k_norm",
+	"self_attn.q_proj", "attn_q", "self_attn.k_proj", "attn_k", "self_attn.v_proj", "attn_v", "self_attn.o_proj", "attn_output",
+	"post_attention_layernorm", "ffn_norm", "mlp.gate.", "ffn_gate_inp.",
+	"mlp.gate_proj", "ffn_gate", "mlp.up_proj", "ffn_up", "mlp.down_proj", "ffn_down")
+
+// sandwichNames comes before it where what attention and the MLP give passes a norm.
+var sandwichNames = strings.NewReplacer("post_attention_layernorm", "post_attention_norm", "pre_feedforward_layernorm", "ffn_norm",
+	"post_feedforward_layernorm", "post_ffw_norm")
+
+func openGGUF(path string) (*weights, error) {
+	f, err := gguf.Open(path)
 	if err != nil {
-		return Config{}, err
+		return nil, err
 	}
-	if arch != "llama" {
-		return Config{}, fmt.Errorf("architecture %q is not supported; known: llama", arch)
+	c, err := ggufConfig(f)
+	if err != nil {
+		f.Close()
+		return nil, err
 	}
-	var errs []error
-	num := func(key string) int {
-		v, err := gguf.Get[int64](f, arch+"."+key)
-		errs = append(errs, err)
-		return int(v)
+	w := &weights{Config: c, Closer: f, shapes: map[string][]int{}}
+	for _, t := range f.Tensors {
+		if t.Name != "rope_freqs.weight" { // the config has it
+			w.shapes[t.Name] = t.Shape
+		}
 	}
-	real := func(key string) float64 {
-		v, err := gguf.Get[float64](f, arch+"."+key)
-		errs = append(errs, err)
-		return v
+	w.find = func(p Param) stored {
+		name := plainNames.Replace(p.Name)
+		if c.Sandwich {
+			name = sandwichNames.Replace(name)
+		}
+		if e := expert.FindStringSubmatch(name); e != nil {
+			name = strings.TrimSuffix(e[1], "experts") + e[3] + "_proj_exps.weight"
+			return c.together(p, e[2], ggufNames.Replace(name), 0, 1)
+		}
+		return stored{ggufNames.Replace(name), p.Tensor.Shape(), 0}
 	}
-	c := Config{
-		Arch: families["llama"].Arch, Family: "llama", Prefix: "model.", Width: num("embedding_length"), Inner: num("feed_forward_length"), Layers: num("block_count"),
-		Heads: num("attention.head_count"), KVHeads: num("attention.head_count_kv"), Context: num("context_length"),
-		Eps: real("attention.layer_norm_rms_epsilon"), Rope: Rope{Theta: real("rope.freq_base")},
+	permuted := f.Meta["general.architecture"] == "llama"
+	var buffer []float32
+	w.read = func(p Param, rows torch.Tensor, name string, at int) error {
+		t, _ := f.Lookup(name)
+		n := rows.Numel()
+		buffer = slices.Grow(buffer[:0], n)[:n]
+		if err := f.Dequantize(t, at, buffer); err != nil {
+			return err
+		}
+		switch num := rows.Dim(0); {
+		case permuted && (strings.Contains(p.Name, ".q_proj.") || strings.Contains(p.Name, ".k_proj.")):
+			if err := gguf.UnpermuteRotary(buffer, num/c.HeadDim, num, n/num); err != nil {
+				return err
+			}
+		case c.UnitNorm && strings.HasSuffix(p.Name, "norm.weight"): // llama.cpp stores 1 + w
+			for i := range buffer {
+				buffer[i]--
+			}
+		}
+		torch.Write(rows, buffer)
+		return nil
 	}
-	if err := errors.Join(errs...); err != nil {
-		return c, err
-	}
-	if c.Heads > 0 {
-		c.HeadDim = c.Width / c.Heads
-	}
-	c.QueryScalar, c.LocalRope = c.HeadDim, c.Rope
-	if embed, ok := f.Lookup("token_embd.weight"); ok && len(embed.Shape) == 2 {
-		c.Vocab = embed.Shape[0]
-	}
-	has := func(name string) bool { _, ok := f.Lookup(name); return ok }
-	c.Tied = !has("output.weight")
-	c.QKVBias, c.OutBias, c.MLPBias = has("blk.0.attn_q.bias"), has("blk.0.attn_output.bias"), has("blk.0.ffn_gate.bias")
-	if kind, ok := f.Meta[arch+".rope.scaling.type"]; has("rope_freqs.weight") || ok && kind != "none" {
-		return c, errors.New("the file stretches its rotary frequencies (rope.scaling, rope_freqs): take the Hugging Face folder")
-	}
-	if c.QKVBias != c.OutBias {
-		return c, errors.New("attention biases on some projections only are not the llama layout")
-	}
-	if id, err := gguf.Get[int64](f, "tokenizer.ggml.eos_token_id"); err == nil {
-		c.EOS = []int32{int32(id)}
-	}
-	return c, c.validate()
+	return w, nil
 }

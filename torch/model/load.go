@@ -1,30 +1,44 @@
 package model
 
 import (
+	"bytes"
+	"cmp"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
-	"unsafe"
 
 	"github.com/molt-go/molt/torch"
 	"github.com/molt-go/molt/torch/model/gguf"
 )
 
 // Load reads a model into s, in dtype d: path is a Hugging Face folder (config.json and safetensors) or a .gguf file.
-// Weights are converted one tensor at a time. A missing, extra or misshapen tensor is an error that lists all of them.
+// A missing, extra or misshapen tensor is an error that lists all of them. A million weights or so are converted at a time, and the
+// file's pages are let go behind them.
 func Load(s *torch.Scope, path string, d torch.DType) (*Model, error) {
-	info, err := os.Stat(path)
+	folder, err := isFolder(path)
 	if err != nil {
-		return nil, fmt.Errorf("model: %w; the model must be a folder with config.json or a .gguf file", err)
+		return nil, err
 	}
-	load := loadGGUF
-	if info.IsDir() {
-		load = loadFolder
+	open := openGGUF
+	if folder {
+		open = openFolder
 	}
-	m, err := load(s, path, d)
+	w, err := open(path)
 	if err != nil {
+		return nil, fmt.Errorf("model %s: %w", path, err)
+	}
+	defer w.Close()
+	if err := w.room(); err != nil {
+		return nil, fmt.Errorf("model %s: %w", path, err)
+	}
+	m := New(s, w.Config, d)
+	if err := m.fill(s, w); err != nil {
 		return nil, fmt.Errorf("model %s: %w", path, err)
 	}
 	return m, nil
@@ -32,11 +46,11 @@ func Load(s *torch.Scope, path string, d torch.DType) (*Model, error) {
 
 // PeekConfig reads the shape of the model at path without its weights.
 func PeekConfig(path string) (Config, error) {
-	info, err := os.Stat(path)
+	folder, err := isFolder(path)
 	if err != nil {
-		return Config{}, fmt.Errorf("model: %w; the model must be a folder with config.json or a .gguf file", err)
+		return Config{}, err
 	}
-	if info.IsDir() {
+	if folder {
 		return ReadConfig(filepath.Join(path, "config.json"))
 	}
 	f, err := gguf.Open(path)
@@ -47,7 +61,106 @@ func PeekConfig(path string) (Config, error) {
 	return ggufConfig(f)
 }
 
-func loadFolder(s *torch.Scope, dir string, d torch.DType) (*Model, error) {
+func isFolder(path string) (bool, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return false, fmt.Errorf("model: %w; the model must be a folder with config.json or a .gguf file", err)
+	}
+	return info.IsDir(), nil
+}
+
+// weights are the tensors of an open file.
+type weights struct {
+	Config
+	io.Closer
+	shapes map[string][]int
+	find   func(Param) stored
+	// read fills rows of p with the numbers of a tensor from number at on.
+	read func(p Param, rows torch.Tensor, name string, at int) error
+}
+
+// stored tells where a file has a parameter: in the tensor of this name and shape, from number at on.
+type stored struct {
+	name  string
+	shape []int
+	at    int
+}
+
+// room refuses a config that the file cannot hold by far, before its parameters are made and missed one by one.
+func (w *weights) room() error {
+	room := len(w.shapes)
+	for _, shape := range w.shapes {
+		if len(shape) == 3 { // experts together
+			room += shape[0]
+		}
+	}
+	sparse := len(slices.DeleteFunc(slices.Clone(w.MoE.Layers), func(is bool) bool { return !is }))
+	if w.Layers > room || sparse*w.MoE.Experts > room {
+		return fmt.Errorf("a config of %d layers, %d with %d experts, for %d tensors", w.Layers, sparse, w.MoE.Experts, len(w.shapes))
+	}
+	return nil
+}
+
+// chunk numbers are converted at a time, or as many as a head has where those are more.
+const chunk = 1 << 20
+
+func (m *Model) fill(s *torch.Scope, w *weights) error {
+	var fault mismatch
+	known := map[string]bool{}
+	for _, p := range m.params {
+		from := w.find(p)
+		if known[from.name] {
+			continue // it holds another expert too
+		}
+		known[from.name] = true
+		if shape, ok := w.shapes[from.name]; ok {
+			fault.shape(from.name, from.shape, shape)
+		} else {
+			fault.missing(from.name)
+		}
+	}
+	for name := range w.shapes {
+		if !known[name] {
+			fault.extra(name)
+		}
+	}
+	if err := fault.err(); err != nil {
+		return err
+	}
+	for _, p := range m.params {
+		from, columns := w.find(p), p.Tensor.Numel()/p.rows
+		step := max(1, chunk/columns/m.HeadDim) * m.HeadDim
+		for first := 0; first < p.rows; first += step {
+			var err error
+			s.Block(func(s *torch.Scope) torch.Tensor {
+				rows := s.Narrow(p.Tensor, 0, first, min(step, p.rows-first))
+				err = w.read(p, rows, from.name, from.at+first*columns)
+				return torch.Tensor{}
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// plainNames makes one name of those that a weight has had in Hugging Face folders: transformers 4 and 5 root language models and vision
+// towers differently, and Mixtral calls its experts' weights by numbers.
+var plainNames = strings.NewReplacer("model.language_model.", "model.", "model.visual.", "visual.",
+	".block_sparse_moe.", ".mlp.", ".w1.", ".gate_proj.", ".w2.", ".down_proj.", ".w3.", ".up_proj.")
+
+// expert matches the plain name of an expert's weight: its layer's experts, its number, and which weight it is.
+var expert = regexp.MustCompile(`^(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight$`)
+
+// together is where one tensor holds the weight p of every expert of its layer: parts weights of each expert, of which p is behind before.
+func (c Config) together(p Param, number, name string, before, parts int) stored {
+	rows, columns := p.Tensor.Dim(0), p.Tensor.Dim(1)
+	e, _ := strconv.Atoi(number) // digits, of a name that New made
+	return stored{name, []int{c.MoE.Experts, parts * rows, columns}, (e*parts + before) * rows * columns}
+}
+
+func openFolder(dir string) (*weights, error) {
 	c, err := ReadConfig(filepath.Join(dir, "config.json"))
 	if err != nil {
 		return nil, err
@@ -56,96 +169,38 @@ func loadFolder(s *torch.Scope, dir string, d torch.DType) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	m := New(s, c, d)
-	var fault mismatch
-	want := map[string]bool{"lm_head.weight": true} // a tied head may be stored, and is the embedding
-	for _, p := range m.params {
-		want[p.Name] = true
-		if e, ok := f.Lookup(p.Name); ok {
-			fault.shape(p.Name, p.Tensor.Shape(), e.Shape)
-		} else {
-			fault.missing(p.Name)
-		}
-	}
+	w := &weights{Config: c, Closer: f, shapes: map[string][]int{}}
+	names := map[string]string{}
 	for _, name := range f.Names() {
-		if !want[name] && !strings.HasSuffix(name, "rotary_emb.inv_freq") {
-			fault.extra(name)
+		if e, _ := f.Lookup(name); !strings.HasSuffix(name, "rotary_emb.inv_freq") {
+			w.shapes[name], names[plainNames.Replace(name)] = e.Shape, name
 		}
 	}
-	if err := fault.err(); err != nil {
-		return nil, err
-	}
-	for _, p := range m.params {
-		e, _ := f.Lookup(p.Name)
-		torch.WriteBytes(p.Tensor, e.DType, unsafe.Pointer(unsafe.SliceData(e.Data)), p.Tensor.Numel())
-	}
-	return m, nil
-}
-
-// ggufNames maps the parts of a Hugging Face name to those of the GGUF llama layout.
-var ggufNames = strings.NewReplacer("model.embed_tokens", "token_embd", "model.norm", "output_norm", "lm_head", "output",
-	"model.layers.", "blk.", "input_layernorm", "attn_norm",
-	"self_attn.q_proj", "attn_q", "self_attn.k_proj", "attn_k", "self_attn.v_proj", "attn_v",
-	"self_attn.o_proj", "attn_output", "post_attention_layernorm", "ffn_norm", "mlp.gate_proj", "ffn_gate", "mlp.up_proj", "ffn_up",
-	"mlp.down_proj", "ffn_down")
-
-func loadGGUF(s *torch.Scope, path string, d torch.DType) (*Model, error) {
-	f, err := gguf.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	c, err := ggufConfig(f)
-	if err != nil {
-		return nil, err
-	}
-	m := New(s, c, d)
-	var fault mismatch
-	want := map[string]bool{}
-	for _, p := range m.params {
-		name := ggufNames.Replace(p.Name)
-		want[name] = true
-		if t, ok := f.Lookup(name); ok {
-			fault.shape(name, p.Tensor.Shape(), t.Shape)
-		} else {
-			fault.missing(name)
+	if head, ok := f.Lookup("lm_head.weight"); ok && c.Tied {
+		if embed, _ := f.Lookup(names["model.embed_tokens.weight"]); head.DType != embed.DType || !bytes.Equal(head.Data, embed.Data) {
+			return nil, errors.Join(errors.New("lm_head.weight is not the embedding, but tie_word_embeddings is set"), f.Close())
 		}
+		delete(w.shapes, "lm_head.weight")
 	}
-	for _, t := range f.Tensors {
-		if !want[t.Name] {
-			fault.extra(t.Name)
-		}
-	}
-	if err := fault.err(); err != nil {
-		return nil, err
-	}
-	var buffer []float32
-	for _, p := range m.params {
-		t, _ := f.Lookup(ggufNames.Replace(p.Name))
-		buffer = slices.Grow(buffer[:0], t.Len())[:t.Len()]
-		if err := f.Dequantize(t, buffer); err != nil {
-			return nil, err
-		}
-		if heads := m.permuted(p.Name); heads > 0 {
-			if err := gguf.UnpermuteRotary(buffer, heads, t.Shape[0], t.Len()/t.Shape[0]); err != nil {
-				return nil, err
+	w.find = func(p Param) stored {
+		of := plainNames.Replace(p.Name)
+		if e := expert.FindStringSubmatch(of); e != nil && names[of] == "" { // perhaps as transformers 5 has experts in memory
+			down := names[e[1]+".down_proj"]
+			both := strings.TrimSuffix(down, "down_proj") + "gate_up_proj"
+			switch {
+			case down == "":
+			case e[3] == "gate":
+				return c.together(p, e[2], both, 0, 2)
+			case e[3] == "up":
+				return c.together(p, e[2], both, 1, 2)
+			default:
+				return c.together(p, e[2], down, 0, 1)
 			}
 		}
-		torch.Write(p.Tensor, buffer)
+		return stored{cmp.Or(names[of], p.Name), p.Tensor.Shape(), 0}
 	}
-	return m, nil
-}
-
-// permuted tells how many heads a projection has whose rows GGUF keeps in the interleaved rotary order, 0 for others.
-func (m *Model) permuted(name string) int {
-	switch {
-	case strings.Contains(name, ".q_proj."):
-		return m.Heads
-	case strings.Contains(name, ".k_proj."):
-		return m.KVHeads
-	}
-	return 0
+	w.read = func(_ Param, rows torch.Tensor, name string, at int) error { return f.Read(rows, name, at) }
+	return w, nil
 }
 
 // mismatch collects every tensor that does not fit, so that one error names them all.

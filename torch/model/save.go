@@ -11,8 +11,11 @@ import (
 	"github.com/molt-go/molt/torch"
 )
 
-// Save writes m as a Hugging Face folder, config.json and model.safetensors, in m's dtype. Tied heads are stored once, as
-// the embedding. dir must exist.
+// maxShard is the size in bytes up to which Hugging Face's tools keep weights in one file.
+const maxShard = 5e9
+
+// Save writes m as a Hugging Face folder in m's dtype: config.json and model.safetensors, or shards of 5 GB with an index. Tied heads are
+// stored once, as the embedding. One tensor at a time is in memory again. dir must exist; its earlier weights are replaced.
 func (m *Model) Save(dir string) error {
 	text, err := json.MarshalIndent(m.hf(m.DType), "", "  ")
 	if err != nil {
@@ -21,16 +24,11 @@ func (m *Model) Save(dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), append(text, '\n'), 0o644); err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
-	return SaveParams(filepath.Join(dir, "model.safetensors"), m.params)
-}
-
-// SaveParams writes named tensors to a safetensors file, one in memory at a time.
-func SaveParams(path string, params []Param) error {
-	entries := make([]torch.Entry, len(params))
-	for i, p := range params {
+	entries := make([]torch.Entry, len(m.params))
+	for i, p := range m.params {
 		entries[i] = torch.EntryOf(p.Name, p.Tensor)
 	}
-	return torch.WriteSafeTensors(path, entries, map[string]string{"format": "pt"})
+	return torch.WriteShards(dir, entries, map[string]string{"format": "pt"}, maxShard)
 }
 
 // hf is c as a config.json of its family, with the keys of transformers 4 that 5 reads too.

@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"unsafe"
 
 	"github.com/molt-go/molt/torch"
 )
@@ -188,8 +187,9 @@ func Load(path string, o Optimizer) error {
 		return fmt.Errorf("optim: %s is not the state of this optimizer and these parameters: %s", path, strings.Join(faults, ", "))
 	}
 	for _, t := range state {
-		e, _ := f.Lookup(t.Name)
-		torch.WriteBytes(t.Tensor, e.DType, unsafe.Pointer(unsafe.SliceData(e.Data)), t.Tensor.Numel())
+		if err := f.Read(t.Tensor, t.Name, 0); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"slices"
+
+	"golang.org/x/sys/unix"
 )
 
 // Type is a ggml tensor type, with ggml's numbers.
@@ -55,10 +58,10 @@ func (t TensorInfo) format() (format, error) {
 	return f, nil
 }
 
-// Dequantize writes the values of t to dst, which has t.Len() elements, in row-major order. Products are rounded to
-// float32 before they are added, as numpy does, so that a fused multiply-add cannot change a bit. Scales that are NaN
-// or infinite give NaN or infinite values: whoever takes the weights checks them.
-func (f *File) Dequantize(t TensorInfo, dst []float32) error {
+// Dequantize writes values of t, in row-major order from value at on, to all of dst; both are whole blocks of t's type. Then it lets go
+// of the file's pages that they lie on. Products are rounded to float32 before they are added, as numpy does, so that a fused multiply-add
+// cannot change a bit. Scales that are NaN or infinite give NaN or infinite values: whoever takes the weights checks them.
+func (f *File) Dequantize(t TensorInfo, at int, dst []float32) error {
 	if f.data == nil {
 		return ErrClosed
 	}
@@ -66,12 +69,17 @@ func (f *File) Dequantize(t TensorInfo, dst []float32) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("gguf: %w", err)
-	case len(dst) != t.Len() || len(dst)/format.elems*format.size != t.size:
-		return fmt.Errorf("gguf: tensor %q has shape %v, so %d values, not the %d of the destination", t.Name, t.Shape, t.Len(), len(dst))
-	case t.offset+t.size > len(f.data):
+	case at < 0 || len(dst) > t.Len()-at || at%format.elems != 0 || len(dst)%format.elems != 0:
+		return fmt.Errorf("gguf: %d values from %d on are no blocks of tensor %q, %v of shape %v", len(dst), at, t.Name, t.Type, t.Shape)
+	case t.size != t.Len()/format.elems*format.size || t.offset+t.size > len(f.data):
 		return fmt.Errorf("gguf: tensor %q is not of this file", t.Name)
 	}
-	format.decode(dst, f.data[t.offset:t.offset+t.size])
+	first := t.offset + at/format.elems*format.size
+	last := first + len(dst)/format.elems*format.size
+	format.decode(dst, f.data[first:last])
+	if f.mapped {
+		_ = unix.Madvise(f.data[first&^(os.Getpagesize()-1):last], unix.MADV_DONTNEED) // only saves memory
+	}
 	return nil
 }
 

@@ -1,11 +1,7 @@
 package gguf
 
 import (
-	"encoding/base64"
-	"encoding/binary"
-	"encoding/json"
 	"math"
-	"os"
 	"strings"
 	"testing"
 
@@ -84,36 +80,6 @@ func TestGroupsOfQ5K(t *testing.T) {
 	for i, v := range want {
 		if got[i] != v {
 			t.Errorf("value %d is %v, want %v", i, got[i], v)
-		}
-	}
-}
-
-func TestRandomBlocksEqualGGUFPyBitForBit(t *testing.T) {
-	raw, err := os.ReadFile("testdata/blocks.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var cases map[string]struct{ Blocks, Values string }
-	if err := json.Unmarshal(raw, &cases); err != nil {
-		t.Fatal(err)
-	}
-	for kind, f := range formats {
-		c, ok := cases[kind.String()]
-		if !ok {
-			t.Errorf("%v: no vectors", kind)
-			continue
-		}
-		blocks, err1 := base64.StdEncoding.DecodeString(c.Blocks)
-		values, err2 := base64.StdEncoding.DecodeString(c.Values)
-		if err1 != nil || err2 != nil || len(blocks) == 0 || len(blocks)/f.size*f.elems*4 != len(values) {
-			t.Fatal(kind, err1, err2, len(blocks), len(values))
-		}
-		got := make([]float32, len(values)/4)
-		f.decode(got, blocks)
-		for i, v := range got {
-			if want := binary.LittleEndian.Uint32(values[4*i:]); math.Float32bits(v) != want {
-				t.Fatalf("%v: value %d is %g, want %g", kind, i, v, math.Float32frombits(want))
-			}
 		}
 	}
 }

@@ -24,6 +24,7 @@ type File struct {
 
 	byName map[string]TensorInfo
 	data   []byte // the whole file
+	mapped bool   // data is a mapping, whose pages may be let go
 }
 
 // TensorInfo describes one tensor.
@@ -67,6 +68,7 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("gguf: %s: %w", path, err), unix.Munmap(data))
 	}
+	f.mapped = true
 	return f, nil
 }
 

@@ -70,11 +70,16 @@ func TestParseGivesTypedMetadataAndRowMajorShapes(t *testing.T) {
 		t.Fatalf("%+v", w)
 	}
 	dst := make([]float32, 64)
-	if err := f.Dequantize(w, dst); err != nil || dst[0] != 1 || dst[31] != 1 || dst[32] != -2 || dst[63] != -2 {
+	if err := f.Dequantize(w, 0, dst); err != nil || dst[0] != 1 || dst[31] != 1 || dst[32] != -2 || dst[63] != -2 {
 		t.Error(err, dst)
 	}
-	if err := f.Dequantize(w, dst[1:]); err == nil || !strings.Contains(err.Error(), `"w"`) {
-		t.Error("a destination of the wrong length:", err)
+	if err := f.Dequantize(w, 32, dst[:32]); err != nil || dst[0] != -2 || dst[32] != -2 {
+		t.Error("the second block:", err, dst[:32])
+	}
+	for at, n := range map[int]int{0: 63, 1: 32, 32: 64, -32: 32, 64: 32} {
+		if err := f.Dequantize(w, at, make([]float32, n)); err == nil || !strings.Contains(err.Error(), `"w"`) {
+			t.Errorf("%d values from %d on: %v", n, at, err)
+		}
 	}
 }
 
@@ -97,32 +102,34 @@ func TestGetNamesTheKeyAndBothTypes(t *testing.T) {
 func TestHostileFilesAreErrorsAtOnce(t *testing.T) {
 	huge := uint64(math.MaxUint64)
 	tests := map[string][]byte{
-		"wrong magic":               append([]byte("GGML"), make([]byte, 20)...),
-		"version 1":                 header(1, 0, 0).b,
-		"version":                   header(99, 0, 0).b,
-		"big-endian":                header(0x03000000, 0, 0).b,
-		"truncated":                 small()[:100],
-		"needs 68 bytes":            small()[:len(small())-1],
-		"bytes wanted":              header(3, huge, 0).b,
-		"1844674407370955161":       header(3, 0, 1).u64(huge).b,
-		"array of 18446744073709":   header(3, 0, 1).str("k").u32(metaArray).u32(metaString).u64(huge).b,
-		"arrays of type 9":          header(3, 0, 1).str("k").u32(metaArray).u32(metaArray).u64(1).b,
-		"unknown value type 77":     header(3, 0, 1).str("k").u32(77).raw("12345678").b,
-		`"k": a boolean`:            header(3, 0, 1).str("k").u32(metaBool).raw("\x02").b,
-		`"k": the number`:           header(3, 0, 1).str("k").u32(metaUint64).u64(huge).b,
-		`metadata "k": is there`:    header(3, 0, 2).str("k").u32(metaBool).raw("\x01").str("k").u32(metaBool).raw("\x01").b,
-		`tensor "w" is there twice`: header(3, 2, 0).tensor("w", F32, 0, 1).tensor("w", F32, 0, 1).data("1234"),
-		"has 5 dimensions":          header(3, 1, 0).tensor("w", F32, 0, 1, 1, 1, 1, 1).data("1234"),
-		"dimension 1 of size 0":     header(3, 1, 0).tensor("w", F32, 0, 4, 0).data("1234"),
-		"dimension 1 of size 9":     header(3, 1, 0).tensor("w", F32, 0, 1<<40, 9<<40).data("1234"),
-		"no whole blocks of 32":     header(3, 1, 0).tensor("w", Q4_1, 0, 16, 2).data("1234"),
-		`"w" has the unsupported`:   header(3, 1, 0).tensor("w", 10, 0, 256).data("1234"),
-		"offset 18446744073709":     header(3, 1, 0).tensor("w", F32, huge, 1).data("1234"),
-		"not a multiple of 32":      header(3, 1, 0).tensor("w", F32, 4, 1).data("12345678"),
-		"at offset 32":              header(3, 1, 0).tensor("w", F32, 32, 1).data("1234"),
-		"the data is 0 bytes":       header(3, 1, 0).tensor("w", F32, 0, 1).b,
-		"want a power of two":       header(3, 0, 1).str(alignmentKey).u32(metaUint32).u32(24).b,
-		"alignment\" is a string":   header(3, 0, 1).str(alignmentKey).u32(metaString).str("32").b,
+		"wrong magic":                         append([]byte("GGML"), make([]byte, 20)...),
+		"version 1":                           header(1, 0, 0).b,
+		"version":                             header(99, 0, 0).b,
+		"big-endian":                          header(0x03000000, 0, 0).b,
+		"truncated":                           small()[:100],
+		"needs 68 bytes":                      small()[:len(small())-1],
+		"bytes wanted":                        header(3, huge, 0).b,
+		"1844674407370955161":                 header(3, 0, 1).u64(huge).b,
+		"18446744073709551615 array elements": header(3, 0, 1).str("k").u32(metaArray).u32(metaString).u64(huge).b,
+		"arrays of type 9":                    header(3, 0, 1).str("k").u32(metaArray).u32(metaArray).u64(1).b,
+		"unknown value type 77":               header(3, 0, 1).str("k").u32(77).raw("12345678").b,
+		`"k": a boolean`:                      header(3, 0, 1).str("k").u32(metaBool).raw("\x02").b,
+		`"k": the number`:                     header(3, 0, 1).str("k").u32(metaUint64).u64(huge).b,
+		`metadata "k": is there`:              header(3, 0, 2).str("k").u32(metaBool).raw("\x01").str("k").u32(metaBool).raw("\x01").b,
+		`tensor "w" is there twice`:           header(3, 2, 0).tensor("w", F32, 0, 1).tensor("w", F32, 0, 1).data("1234"),
+		"has 5 dimensions":                    header(3, 1, 0).tensor("w", F32, 0, 1, 1, 1, 1, 1).data("1234"),
+		"dimension 1 of size 0":               header(3, 1, 0).tensor("w", F32, 0, 4, 0).data("1234"),
+		"dimension 1 of size 9":               header(3, 1, 0).tensor("w", F32, 0, 1<<40, 9<<40).data("1234"),
+		"no whole blocks of 32":               header(3, 1, 0).tensor("w", Q4_1, 0, 16, 2).data("1234"),
+		`"w" has the unsupported`:             header(3, 1, 0).tensor("w", 10, 0, 256).data("1234"),
+		"offset 18446744073709":               header(3, 1, 0).tensor("w", F32, huge, 1).data("1234"),
+		"not a multiple of 32":                header(3, 1, 0).tensor("w", F32, 4, 1).data("12345678"),
+		"the one before it ends at 40":        header(3, 2, 0).tensor("v", F32, 0, 10).tensor("w", F32, 32, 1).data(strings.Repeat("1", 64)),
+		"at offset 32":                        header(3, 1, 0).tensor("w", F32, 32, 1).data("1234"),
+		"the data is 0 bytes":                 header(3, 1, 0).tensor("w", F32, 0, 1).b,
+		"header over 33554432":                header(3, 0, 1).str("k").u32(metaArray).u32(0).u64(maxHeader).data(strings.Repeat("1", maxHeader)),
+		"want a power of two":                 header(3, 0, 1).str(alignmentKey).u32(metaUint32).u32(24).b,
+		"alignment\" is a string":             header(3, 0, 1).str(alignmentKey).u32(metaString).str("32").b,
 	}
 	start := time.Now()
 	for want, data := range tests {
@@ -160,7 +167,7 @@ func TestAClosedFileGivesErrors(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Dequantize(f.Tensors[0], make([]float32, 64)); !errors.Is(err, ErrClosed) {
+	if err := f.Dequantize(f.Tensors[0], 0, make([]float32, 64)); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 	if err := f.Close(); !errors.Is(err, ErrClosed) {
@@ -178,7 +185,7 @@ func FuzzOpen(f *testing.F) {
 			return
 		}
 		for _, info := range file.Tensors {
-			if err := file.Dequantize(info, make([]float32, info.Len())); err != nil {
+			if err := file.Dequantize(info, 0, make([]float32, info.Len())); err != nil {
 				t.Error(err)
 			}
 		}

@@ -14,6 +14,7 @@ const (
 	defaultAlignment = 32
 	alignmentKey     = "general.alignment"
 	maxBytes         = math.MaxInt64 / 8 // of a tensor and of its offset
+	maxHeader        = 32 << 20          // the largest vocabularies need a half
 )
 
 // reader reads little-endian values; after its first error it returns zeros.
@@ -29,9 +30,13 @@ func (r *reader) fail(format string, args ...any) {
 	}
 }
 
+func (r *reader) cut(n uint64, what string) {
+	r.fail("file is truncated, or its header over %d bytes: %d %s wanted at offset %d of %d", maxHeader, n, what, r.pos, len(r.data))
+}
+
 func (r *reader) take(n uint64) []byte {
 	if n > uint64(len(r.data)-r.pos) {
-		r.fail("file is truncated: %d bytes wanted at offset %d of %d", n, r.pos, len(r.data))
+		r.cut(n, "bytes")
 	}
 	if r.err != nil {
 		return nil
@@ -53,7 +58,7 @@ func (r *reader) str() string { return string(r.take(r.uint(8))) }
 // parse reads the header: magic, version, counts, metadata, tensor descriptions. Every loop consumes bytes of the file
 // in each round, so no count in the header can make it run or allocate for longer than the file is.
 func parse(data []byte) (*File, error) {
-	r := &reader{data: data}
+	r := &reader{data: data[:min(len(data), maxHeader)]}
 	if r.uint(4) != magic {
 		return nil, errors.New("not a GGUF file: wrong magic number")
 	}
@@ -123,7 +128,7 @@ func (f *File) place(headerEnd int) error {
 		return fmt.Errorf("metadata %q is a %T, as a number %d, want a power of two", alignmentKey, value, align)
 	}
 	base := (headerEnd + int(align) - 1) &^ (int(align) - 1)
-	room := len(f.data) - base
+	room, end := len(f.data)-base, 0
 	for i := range f.Tensors {
 		t := &f.Tensors[i]
 		_, double := f.byName[t.Name]
@@ -132,10 +137,13 @@ func (f *File) place(headerEnd int) error {
 			return fmt.Errorf("tensor %q is there twice", t.Name)
 		case t.offset%int(align) != 0:
 			return fmt.Errorf("tensor %q starts at offset %d, not a multiple of %d", t.Name, t.offset, align)
+		case t.offset < end:
+			return fmt.Errorf("tensor %q starts at offset %d, but the one before it ends at %d", t.Name, t.offset, end)
 		case t.offset > room || t.size > room-t.offset:
 			return fmt.Errorf("file is truncated: tensor %q needs %d bytes at offset %d, the data is %d bytes",
 				t.Name, t.size, t.offset, max(room, 0))
 		}
+		end = t.offset + t.size
 		t.offset += base
 		f.byName[t.Name] = *t
 	}
@@ -174,7 +182,7 @@ func (r *reader) value() any {
 	case !known || kind == metaArray:
 		r.fail("arrays of type %d are not supported", kind)
 	case n > uint64(len(r.data)-r.pos)/metaSizes[kind]:
-		r.fail("file is truncated: an array of %d elements at offset %d of %d", n, r.pos, len(r.data))
+		r.cut(n, "array elements")
 	case kind == metaString:
 		return list(r, n, array, r.str)
 	case kind == metaBool:

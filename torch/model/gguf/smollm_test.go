@@ -80,7 +80,7 @@ func TestSmolLMDequantisesToTheReference(t *testing.T) {
 		}
 		w := make([]float32, info.Len())
 		start := time.Now()
-		if err := f.Dequantize(info, w); err != nil {
+		if err := f.Dequantize(info, 0, w); err != nil {
 			t.Fatal(err)
 		}
 		spent += time.Since(start)
@@ -112,7 +112,7 @@ func BenchmarkDequantizeSmolLM(b *testing.B) {
 	for b.Loop() {
 		n := 0
 		for _, info := range f.Tensors {
-			if err := f.Dequantize(info, dst[:info.Len()]); err != nil {
+			if err := f.Dequantize(info, 0, dst[:info.Len()]); err != nil {
 				b.Fatal(err)
 			}
 			n += info.Len()
