@@ -105,6 +105,9 @@ func New(s *torch.Scope, c Config, d torch.DType) *Model {
 	if !c.Tied {
 		m.head = m.matrix(s, c.Width, part{"lm_head.weight", c.Vocab})
 	}
+	if c.Vision != nil {
+		m.tower = m.newTower(s)
+	}
 	return m
 }
 

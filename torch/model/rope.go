@@ -16,6 +16,8 @@ type Rope struct {
 	Original   int     // llama3, yarn: the context before stretching
 	Scale      float64 // yarn: of cos and sin
 	Continuous bool    // yarn: the ramp between kept and stretched begins and ends between two frequencies
+	Axes       [3]int  // M-RoPE: how many pairs turn with a row's time, height and width; all 0: with its one position
+	Interlaced bool    // M-RoPE: the axes take turns, instead of following one another
 }
 
 // hfRope is rope_parameters or rope_scaling; where the two kinds of layers differ, it holds one of each.
@@ -34,6 +36,7 @@ type hfRope struct {
 	MScale    float64  `json:"mscale"`
 	MScaleAll float64  `json:"mscale_all_dim"`
 	Truncate  *bool    `json:"truncate"`
+	Axes      []int    `json:"mrope_section"`
 	Full      *hfRope  `json:"full_attention"`
 	Sliding   *hfRope  `json:"sliding_attention"`
 }
@@ -67,7 +70,7 @@ func (r hfRope) rope(theta float64, partial *float64, context int) (Rope, error)
 		return out, errors.New("partial_rotary_factor is not supported")
 	}
 	switch out.Type {
-	case "default":
+	case "default", "mrope":
 		out.Type = ""
 	case "linear":
 		out.Factor = r.Factor
