@@ -89,9 +89,9 @@ func score(t *testing.T, s *torch.Scope, m *Model, ids []int32) (logp, entropy [
 	return logp, entropy
 }
 
-func hidden(t *testing.T, s *torch.Scope, m *Model, b *Batch, c *Cache) torch.Tensor {
+func hidden(t *testing.T, s *torch.Scope, m *Model, b *Batch, c *Cache, seen ...Seen) torch.Tensor {
 	t.Helper()
-	h, err := m.Hidden(s, b, c)
+	h, err := m.Hidden(s, b, c, seen...)
 	if err != nil {
 		t.Fatal(err)
 	}
