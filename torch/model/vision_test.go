@@ -193,3 +193,112 @@ func TestImagesAmongTextEqualTransformers(t *testing.T) {
 		})
 	}
 }
+
+// With recomputation and without, through the decoder and the tower.
+func TestGradientsThroughImagesEqualTransformers(t *testing.T) {
+	for _, f := range seeing(t) {
+		for _, again := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/again=%v", filepath.Base(f.path), again), func(t *testing.T) {
+				f.t = t
+				do(t, func(s *torch.Scope) {
+					m := load(t, s, f.path, torch.Float32)
+					for _, leaf := range m.Leaves() {
+						leaf.RequireGrad(true)
+					}
+					rows, _ := f.shape("right.input_ids")
+					var b Batch
+					var at, next []int32
+					var seen []Seen
+					features := 0
+					for i := range rows {
+						p, _ := f.page(m, "right", "position_ids", i)
+						first := p.add(m, &b, 0, len(p.ids), int32(features), int32(b.Len()), int32(len(p.ids)))
+						for j, id := range p.ids[1:] {
+							at, next = append(at, int32(first+j)), append(next, id)
+						}
+						x := see(t, s, m, p.pictures...)
+						seen, features = append(seen, x), features+x.Embeds.Dim(0)
+					}
+					b.Pad(0)
+					if !again {
+						loss := meanNLL(s, m, hidden(t, s, m, &b, nil, seen...), at, next)
+						s.Backward([]torch.Tensor{loss}, nil)
+						f.compareGradients(s, m, loss.Item())
+						return
+					}
+					h, back, err := m.HiddenAgain(s, &b, seen...)
+					if err != nil {
+						t.Fatal(err)
+					}
+					h.RequireGrad(true)
+					loss := meanNLL(s, m, h, at, next)
+					s.Backward([]torch.Tensor{loss}, nil)
+					back(s, s.GradOf(h))
+					f.compareGradients(s, m, loss.Item())
+				})
+			})
+		}
+	}
+}
+
+// A prompt goes into the cache in chunks, which may split an image; the tokens after it go on at the text's positions.
+func TestGenerationAfterImagesEqualsTransformers(t *testing.T) {
+	for _, f := range seeing(t) {
+		for _, chunk := range []int{3, 1000} {
+			t.Run(fmt.Sprintf("%s/chunk=%d", filepath.Base(f.path), chunk), func(t *testing.T) {
+				f.t = t
+				do(t, func(s *torch.Scope) {
+					m := load(t, s, f.path, torch.Float32)
+					rows, _ := f.shape("gen.input_ids")
+					_, n := f.shape("gen.new_ids")
+					tokens, logp, margins := f.ints("gen.new_ids"), f.floats("gen.log_probs"), f.floats("gen.margin")
+					for i := range rows {
+						p, _ := f.page(m, "gen", "full_position_ids", i)
+						got, lp := p.greedy(t, s, m, n, chunk)
+						want := make([]int32, n)
+						for j := range want {
+							want[j] = int32(tokens[i*n+j])
+						}
+						k := sameUntilClose(t, "greedy", want, got, margins[i*n:])
+						near(t, "log-probs", logp[i*n:i*n+k], lp[:k], 3e-5)
+					}
+				})
+			})
+		}
+	}
+}
+
+func (p page) greedy(t *testing.T, s *torch.Scope, m *Model, n, chunk int) (out []int32, logp []float32) {
+	s.NoGrad(func(s *torch.Scope) torch.Tensor {
+		var seen []Seen
+		if len(p.pictures) > 0 {
+			seen = append(seen, see(t, s, m, p.pictures...))
+		}
+		prompt, slots := len(p.ids), len(p.ids)+n
+		cache := m.NewCache(s, slots+1)
+		for done := 0; len(out) < n; {
+			s.Block(func(s *torch.Scope) torch.Tensor {
+				var b Batch
+				to := min(done+chunk, len(p.ids))
+				p.add(m, &b, done, to, 0, 0, int32(to))
+				for ; done < to; done++ {
+					b.Slots = append(b.Slots, int64(done))
+				}
+				last := b.Len() - 1
+				b.Pad(int64(slots))
+				h := hidden(t, s, m, &b, cache, seen...)
+				if done < prompt {
+					return torch.Tensor{}
+				}
+				logits := m.Logits(s, s.IndexSelect(h, 0, torch.New(s, slices.Repeat([]int64{int64(last)}, 8))))
+				id, lp := s.Sample(logits, torch.New(s, []float32{0}), torch.New(s, []float64{0}))
+				p.ids = append(p.ids, torch.Values[int32](id)[0])
+				out = p.ids[prompt:]
+				logp = append(logp, torch.Values[float32](lp)[0])
+				return torch.Tensor{}
+			})
+		}
+		return torch.Tensor{}
+	})
+	return out, logp
+}
