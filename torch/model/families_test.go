@@ -102,7 +102,9 @@ func (f folder) padded(side string) (ids []int32, b *Batch, at []int32, width in
 		ids, real[i] = append(ids, int32(id)), mask[i] != 0
 	}
 	b = &Batch{Routing: &Routing{}}
-	at = b.AddPadded(ids, real, width)
+	for i := 0; i < len(ids); i += width {
+		at = append(at, b.AddPadded(ids[i:i+width], real[i:i+width])...)
+	}
 	f.place(b, side, at)
 	b.Pad(0)
 	return ids, b, at, width
