@@ -34,13 +34,13 @@ func (v *Vision) sight(numbers int, grids [][3]int) (*sight, error) {
 	if patches == 0 || numbers%patch != 0 || numbers/patch != patches {
 		return nil, fmt.Errorf("model: the grids %v have %d patches of %d numbers each, not %d numbers", grids, patches, patch, numbers)
 	}
-	l := &sight{back: make([]int32, patches/v.Merge/v.Merge), frequencies: Rope{Theta: v.Theta}.frequencies(v.Width / v.Heads / 2)}
+	l := &sight{back: make([]int32, patches/v.Merge/v.Merge), frequencies: Rope{Theta: v.Rope.Theta}.frequencies(v.Width / v.Heads / 2)}
 	for _, g := range grids {
 		first := len(l.order)
 		v.image(l, first, g[1], g[2])
 		l.whole.add(first, g[1]*g[2])
 	}
-	for rows := max(8, (len(l.back)+3)/4*4) * v.Merge * v.Merge; len(l.order) < rows; {
+	for rows := whole(len(l.back)) * v.Merge * v.Merge; len(l.order) < rows; {
 		v.row(l, 0, [2]int{}, [2]int{1, 1})
 	}
 	l.whole.fill(len(l.order))
@@ -80,22 +80,20 @@ func (v *Vision) row(l *sight, patch int, at, size [2]int) {
 			l.cos, l.sin = append(l.cos, float32(cos)), append(l.sin, float32(sin))
 		}
 	}
-	if v.Side == 0 {
+	if v.Table == 0 {
 		return
 	}
-	var low, high [2]int32 // the table's lines on both sides of the place, and their weights
-	var weight [2][2]float32
+	side := v.side()
+	var line [2][2]int // of the table, before and after the place; and how near they are
+	var near [2][2]float32
 	for axis := range at {
-		p := float32(at[axis]) * float32(v.Side-1) / float32(max(size[axis]-1, 1))
-		low[axis] = int32(p)
-		high[axis] = min(low[axis]+1, int32(v.Side-1))
-		weight[axis][1] = p - float32(low[axis])
-		weight[axis][0] = 1 - weight[axis][1]
+		p := float32(at[axis]) * float32(side-1) / float32(max(size[axis]-1, 1))
+		line[axis] = [2]int{int(p), min(int(p)+1, side-1)}
+		near[axis] = [2]float32{1 - (p - float32(int(p))), p - float32(int(p))}
 	}
 	for k := range l.taps {
-		y, x := [2]int32{low[0], high[0]}[k/2], [2]int32{low[1], high[1]}[k%2]
-		l.taps[k] = append(l.taps[k], y*int32(v.Side)+x)
-		l.weights[k] = append(l.weights[k], weight[0][k/2]*weight[1][k%2])
+		l.taps[k] = append(l.taps[k], int32(line[0][k/2]*side+line[1][k%2]))
+		l.weights[k] = append(l.weights[k], near[0][k/2]*near[1][k%2])
 	}
 }
 

@@ -53,8 +53,8 @@ func (m *Model) newTower(s *torch.Scope) *tower {
 	if t.biased {
 		t.patch.b = m.vector(s, part{t.visionKind.tower + "patch_embed.proj.bias", v.Width})
 	}
-	if v.Side > 0 {
-		t.table = m.matrix(s, v.Width, part{t.visionKind.tower + "pos_embed.weight", v.Side * v.Side})
+	if v.Table > 0 {
+		t.table = m.matrix(s, v.Width, part{t.visionKind.tower + "pos_embed.weight", v.Table})
 	}
 	up, down := []string{"mlp.linear_fc1"}, "mlp.linear_fc2"
 	if t.gated {

@@ -215,15 +215,25 @@ func TestImagesThatDoNotFitAreErrorsThatNameTheFault(t *testing.T) {
 					t.Errorf("%v, want %q", err, c.want)
 				}
 			}
-			text, b := load(t, s, filepath.Join(reference, "models", "llama_untied_gqa"), torch.Float32), alone([]int32{1})
-			if _, err := text.See(s, nil, nil); err == nil || !strings.Contains(err.Error(), "llama has no vision tower") {
-				t.Error(err)
-			}
-			if _, err := text.Hidden(s, b, nil, six); err == nil || !strings.Contains(err.Error(), "llama has no vision tower") {
-				t.Error(err)
-			}
 		})
 	}
+}
+
+func TestAModelWithoutATowerRefusesImages(t *testing.T) {
+	eachModel(t, torch.Float32, func(t *testing.T, s *torch.Scope, _ folder, m *Model) {
+		if m.Vision != nil {
+			return
+		}
+		want := m.Family + " has no vision tower"
+		if _, err := m.See(s, nil, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Error(err)
+		}
+		b := alone([]int32{1})
+		b.Images = make([]ImageRow, 1)
+		if _, err := m.Hidden(s, b, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Error(err)
+		}
+	})
 }
 
 func TestConfigsOfModelsThatSee(t *testing.T) {
@@ -234,8 +244,9 @@ func TestConfigsOfModelsThatSee(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &Vision{Width: 3584, Inner: 3420, Layers: 9, Heads: 16, Patch: 14, Frames: 2, Merge: 2, Window: 112, Whole: []int{7, 15, 23, 31},
-		Theta: 10000, Image: 151655, Video: 151656, Start: 151652, End: 151653}
+	want := &Vision{Kind: "qwen2_5_vl_vision", Width: 3584, Inner: 3420, Layers: 9, Heads: 16, Out: 8192, Act: "silu", Channels: 3, Patch: 14,
+		Frames: 2, Merge: 2, Window: 112, Whole: []int{7, 15, 23, 31}, Image: 151655, Video: 151656, Start: 151652, End: 151653}
+	want.Rope.Type, want.Rope.Theta = "axial", 10000
 	if diff := cmp.Diff(want, c.Vision); diff != "" || c.Rope.Axes != [3]int{16, 24, 24} || c.Eps != 1e-5 {
 		t.Errorf("absent keys: %s, M-RoPE %v, eps %v", diff, c.Rope.Axes, c.Eps)
 	}
@@ -247,7 +258,7 @@ func TestConfigsOfModelsThatSee(t *testing.T) {
 		{qwen25(`"rope_scaling":{"type":"mrope","mrope_section":[16,24]},`, ""), "mrope_section must be three numbers"},
 		{qwen25(`"rope_scaling":{"type":"mrope","mrope_section":[16,24,23]},`, ""), "must add up to half of head_dim (128)"},
 		{qwen25(`"rope_scaling":{"type":"mrope","mrope_section":[-1,33,32]},`, ""), "must add up to half of head_dim (128)"},
-		{qwen25(`"hidden_size":4096,`, ""), "out_hidden_size is 8192, the decoder's hidden_size 4096"},
+		{qwen25("", `"out_hidden_size":64,`), "out_hidden_size is 64, the decoder's hidden_size 8192"},
 		{qwen25("", `"hidden_size":1e9,`), "vision_config"},
 		{qwen25("", `"num_heads":0,`), "num_heads is out of range (0)"},
 		{qwen25("", `"num_heads":24,`), "must be a multiple of 4·num_heads (4·24)"},
