@@ -124,24 +124,23 @@ func (b *Batch) check(slots, vocab int) error {
 	return nil
 }
 
-// checkImages finds what would put a wrong embedding into a row: features is how many have been seen, token the id of an image's rows,
-// all whether every feature must have its row.
-func (b *Batch) checkImages(features int, token int32, all bool) error {
-	taken := make([]bool, features)
-	left, last := features, int32(-1)
+// checkImages finds what would give a row a wrong embedding: token is the id of an image's rows, features how many embeddings there
+// are, all of which must have their row where complete is set.
+func (b *Batch) checkImages(token int32, features int, complete bool) error {
+	taken, last := map[int32]bool{}, int32(-1)
 	for _, i := range b.Images {
 		if i.Row <= last || int(i.Row) >= b.Len() || b.IDs[i.Row] != token {
-			return fmt.Errorf("model: row %d of %d takes a part of an image, but is not an image token (%d) after row %d", i.Row, b.Len(), token, last)
+			return fmt.Errorf("model: row %d of %d stands for a part of an image; it must have the id %d and come after row %d", i.Row, b.Len(),
+				token, last)
 		}
-		if last = i.Row; i.Feature < 0 || int(i.Feature) >= features {
-			return fmt.Errorf("model: row %d takes row %d of %d image embeddings; %d rows stand for images", i.Row, i.Feature, features, len(b.Images))
+		if i.Feature < 0 || int(i.Feature) >= features {
+			return fmt.Errorf("model: row %d takes image embedding %d, but %d rows of images have %d embeddings", i.Row, i.Feature,
+				len(b.Images), features)
 		}
-		if !taken[i.Feature] {
-			taken[i.Feature], left = true, left-1
-		}
+		last, taken[i.Feature] = i.Row, true
 	}
-	if all && left > 0 {
-		return fmt.Errorf("model: %d rows stand for images that have %d embeddings", features-left, features)
+	if complete && len(taken) != features {
+		return fmt.Errorf("model: %d rows of images take %d of their %d embeddings; all must be taken", len(b.Images), len(taken), features)
 	}
 	return nil
 }

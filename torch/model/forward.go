@@ -100,7 +100,7 @@ func (m *Model) inputs(s *torch.Scope, b *Batch, c *Cache, seen []Seen) ([]torch
 			parts[i] = append(parts[i], t)
 		}
 	}
-	if err := b.checkImages(features, m.Vision.Image, c == nil); err != nil || len(b.Images) == 0 {
+	if err := b.checkImages(m.Vision.Image, features, c == nil); err != nil || len(b.Images) == 0 {
 		return nil, err
 	}
 	in := make([]torch.Tensor, len(parts))

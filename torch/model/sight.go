@@ -8,9 +8,9 @@ import (
 // sight says how the patches of images lie as rows of a tower: squares of patches that become one embedding stay together, windows
 // follow one another within their image, and rows that see nothing fill up to a number whose products do not depend on the other rows.
 type sight struct {
-	order          []int32   // which patch each row is
-	back           []int32   // which merged row each embedding is, in the order of the images
-	whole, windows partition // who sees whom
+	order          []int32 // which patch each row is
+	back           []int32 // which merged row each embedding is, in the order of the images
+	whole, windows []int32 // (first row, rows) of those that see each other
 	frequencies    []float32
 	cos, sin       []float32
 	taps           [4][]int32 // entries of the learned position table, and their weights
@@ -38,13 +38,11 @@ func (v *Vision) sight(numbers int, grids [][3]int) (*sight, error) {
 	for _, g := range grids {
 		first := len(l.order)
 		v.image(l, first, g[1], g[2])
-		l.whole.add(first, g[1]*g[2])
+		l.whole = append(l.whole, int32(first), int32(g[1]*g[2]))
 	}
 	for rows := whole(len(l.back)) * v.Merge * v.Merge; len(l.order) < rows; {
 		v.row(l, 0, [2]int{}, [2]int{1, 1})
 	}
-	l.whole.fill(len(l.order))
-	l.windows.fill(len(l.order))
 	return l, nil
 }
 
@@ -66,7 +64,7 @@ func (v *Vision) image(l *sight, first, h, w int) {
 					}
 				}
 			}
-			l.windows.add(start, len(l.order)-start)
+			l.windows = append(l.windows, int32(start), int32(len(l.order)-start))
 		}
 	}
 }
@@ -95,24 +93,4 @@ func (v *Vision) row(l *sight, patch int, at, size [2]int) {
 		l.taps[k] = append(l.taps[k], int32(line[0][k/2]*side+line[1][k%2]))
 		l.weights[k] = append(l.weights[k], near[0][k/2]*near[1][k%2])
 	}
-}
-
-// partition says which rows see each other, in the layout of [torch.Scope.Attention].
-type partition struct{ rows, seqs, ranges []int32 }
-
-// add appends n rows that all see each other, and no other; first is the first of them.
-func (p *partition) add(first, n int) {
-	p.ranges = append(p.ranges, int32(first), int32(n))
-	for range n {
-		p.rows = append(p.rows, int32(len(p.seqs)), 0, int32(n))
-	}
-	p.seqs = append(p.seqs, int32(len(p.seqs)))
-}
-
-// fill appends rows that see nothing until there are n.
-func (p *partition) fill(n int) {
-	for last := int32(len(p.seqs) - 1); len(p.rows) < 3*n; {
-		p.rows = append(p.rows, last, 0, 0)
-	}
-	p.seqs = append(p.seqs, int32(len(p.seqs)))
 }

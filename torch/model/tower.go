@@ -92,7 +92,9 @@ func (m *Model) See(s *torch.Scope, pixels []float32, grids [][3]int) (Seen, err
 	seen := Seen{Deepstack: make([]torch.Tensor, len(m.Vision.Deepstack))}
 	outer := s
 	seen.Embeds = s.Block(func(s *torch.Scope) torch.Tensor {
-		in := m.Vision.look(s, l)
+		n := len(l.order)
+		in := look{torch.New(s, l.cos, n, len(l.cos)/n), torch.New(s, l.sin, n, len(l.sin)/n), torch.New(s, l.back),
+			newKeys(s, n, l.whole), newKeys(s, n, l.windows)}
 		x, r := m.patches(s, pixels, l), torch.Tensor{}
 		for i := range m.tower.blocks {
 			x, r = m.visionBlock(s, i, x, r, in)
@@ -106,21 +108,27 @@ func (m *Model) See(s *torch.Scope, pixels []float32, grids [][3]int) (Seen, err
 	return seen, nil
 }
 
-// look is a sight as tensors.
+// look is a sight as tensors; the layers share it.
 type look struct {
 	cos, sin, back torch.Tensor
-	whole, windows [3]torch.Tensor // rows, seqs, ranges
+	whole, windows keys
 }
 
-func (v *Vision) look(s *torch.Scope, l *sight) look {
-	n := len(l.order)
-	keys := func(p partition) [3]torch.Tensor {
-		return [3]torch.Tensor{torch.New(s, p.rows, n, 3), torch.New(s, p.seqs), torch.New(s, p.ranges, len(p.ranges)/2, 2)}
+type keys struct{ rows, seqs, ranges torch.Tensor } // see [torch.Scope.Attention]
+
+// newKeys lets the n rows see each other within their range, (first row, rows), and those past all ranges nothing.
+func newKeys(s *torch.Scope, n int, ranges []int32) keys {
+	rows, seqs := make([]int32, 0, 3*n), []int32{0}
+	for i := 1; i < len(ranges); i += 2 {
+		for range ranges[i] {
+			rows = append(rows, int32(i/2), 0, ranges[i])
+		}
+		seqs = append(seqs, int32(i/2+1))
 	}
-	return look{
-		cos: torch.New(s, l.cos, n, len(l.cos)/n), sin: torch.New(s, l.sin, n, len(l.sin)/n), back: torch.New(s, l.back),
-		whole: keys(l.whole), windows: keys(l.windows),
+	for len(rows) < 3*n {
+		rows = append(rows, seqs[len(seqs)-2], 0, 0)
 	}
+	return keys{torch.New(s, rows, n, 3), torch.New(s, seqs), torch.New(s, ranges, len(ranges)/2, 2)}
 }
 
 // patches are the embeddings of the patches, in the order of the sight, with their learned positions.
@@ -158,7 +166,7 @@ func (m *Model) visionBlock(outer *torch.Scope, i int, x, r torch.Tensor, in loo
 		qkv := s.Reshape(s.Linear(h, b.qkv.w, b.qkv.b), n, 3*v.Heads, d)
 		qk := s.Rotary(s.Narrow(qkv, 1, 0, 2*v.Heads), in.cos, in.sin)
 		a := s.Attention(s.Narrow(qk, 1, 0, v.Heads), s.Narrow(qk, 1, v.Heads, v.Heads), s.Narrow(qkv, 1, 2*v.Heads, v.Heads),
-			keys[0], keys[1], keys[2], 1/math.Sqrt(float64(d)), 0)
+			keys.rows, keys.seqs, keys.ranges, 1/math.Sqrt(float64(d)), 0)
 		x, h = m.tower.norm(s, x, s.Linear(s.Reshape(a, n, v.Width), b.out.w, b.out.b), b.norm2)
 		s.Move(outer, x)
 		x2 = x

@@ -194,15 +194,15 @@ func TestImagesThatDoNotFitAreErrorsThatNameTheFault(t *testing.T) {
 				want   string
 			}{
 				{func(b *Batch) {}, []Seen{six}, ""},
-				{func(b *Batch) {}, nil, "row 2 takes row 0 of 0 image embeddings; 6 rows stand for images"},
-				{func(b *Batch) {}, []Seen{six, six}, "6 rows stand for images that have 12 embeddings"},
-				{func(b *Batch) { b.Images = b.Images[:5] }, []Seen{six}, "5 rows stand for images that have 6 embeddings"},
-				{func(b *Batch) { b.Images[5].Feature = 6 }, []Seen{six}, "row 7 takes row 6 of 6 image embeddings"},
-				{func(b *Batch) { b.Images[0].Feature = -1 }, []Seen{six}, "row 2 takes row -1 of 6"},
-				{func(b *Batch) { b.Images[5].Row = 8 }, []Seen{six}, "row 8 of 12 takes a part of an image"},
+				{func(b *Batch) {}, nil, "row 2 takes image embedding 0, but 6 rows of images have 0 embeddings"},
+				{func(b *Batch) {}, []Seen{six, six}, "6 rows of images take 6 of their 12 embeddings"},
+				{func(b *Batch) { b.Images = b.Images[:5] }, []Seen{six}, "5 rows of images take 5 of their 6 embeddings"},
+				{func(b *Batch) { b.Images[5].Feature = 6 }, []Seen{six}, "row 7 takes image embedding 6, but 6 rows of images have 6 embeddings"},
+				{func(b *Batch) { b.Images[0].Feature = -1 }, []Seen{six}, "row 2 takes image embedding -1"},
+				{func(b *Batch) { b.Images[5].Row = 8 }, []Seen{six}, "row 8 of 12 stands for a part of an image"},
 				{func(b *Batch) { b.Images[5].Row = 1000 }, []Seen{six}, "row 1000 of 12"},
 				{func(b *Batch) { b.Images[1].Row = 2 }, []Seen{six}, "row 2 of 12"},
-				{func(b *Batch) { b.IDs[4] = 7 }, []Seen{six}, "row 4 of 12 takes a part of an image, but is not an image token"},
+				{func(b *Batch) { b.IDs[4] = 7 }, []Seen{six}, "row 4 of 12 stands for a part of an image; it must have the id"},
 			} {
 				var b Batch
 				b.AddSequence([]int32{5, v.Start, v.Image, v.Image, v.Image, v.Image, v.Image, v.Image, v.End}, 0, 9)
