@@ -1,6 +1,6 @@
-// Package model holds one decoder-only transformer for several families of language models, configured by flags, its weights'
-// loading and saving, and the packed batches that it runs on. The rollout engine and the trainer run this same code.
-// It knows nothing of reinforcement learning or of text.
+// Package model holds one decoder-only transformer for several families of language models, configured by flags, the vision towers of
+// those that see, their weights' loading and saving, and the packed batches that they run on. The rollout engine and the trainer run
+// this same code. It knows nothing of reinforcement learning or of text.
 package model
 
 import (

@@ -18,7 +18,7 @@ type Seen struct {
 type tower struct {
 	visionKind
 	patch     affine       // w is [width, 3, frames, patch, patch]
-	table     torch.Tensor // [side², width]: learned positions
+	table     torch.Tensor // [side·side, width]: learned positions
 	blocks    []visionBlock
 	merger    merger
 	deepstack []merger
@@ -35,26 +35,26 @@ type merger struct{ norm, fc1, fc2 affine }
 func (m *Model) newTower(s *torch.Scope) *tower {
 	v, t := m.Vision, &tower{visionKind: visionKinds[m.Family]}
 	norm := func(name string, width int) (a affine) {
-		a.w = m.vector(s, part{t.visionKind.tower + name + ".weight", width})
+		a.w = m.vector(s, part{t.prefix + name + ".weight", width})
 		if t.biased {
-			a.b = m.vector(s, part{t.visionKind.tower + name + ".bias", width})
+			a.b = m.vector(s, part{t.prefix + name + ".bias", width})
 		}
 		return a
 	}
 	linear := func(in, out int, name string, parts ...string) (a affine) {
 		var ps []part
 		for _, p := range parts {
-			ps = append(ps, part{t.visionKind.tower + name + p, out})
+			ps = append(ps, part{t.prefix + name + p, out})
 		}
 		a.w, a.b = m.linear(s, in, true, ps...)
 		return a
 	}
-	t.patch.w = m.leaf(s, []part{{t.visionKind.tower + "patch_embed.proj.weight", v.Width}}, 3, v.Frames, v.Patch, v.Patch)
+	t.patch.w = m.leaf(s, []part{{t.prefix + "patch_embed.proj.weight", v.Width}}, 3, v.Frames, v.Patch, v.Patch)
 	if t.biased {
-		t.patch.b = m.vector(s, part{t.visionKind.tower + "patch_embed.proj.bias", v.Width})
+		t.patch.b = m.vector(s, part{t.prefix + "patch_embed.proj.bias", v.Width})
 	}
 	if v.Table > 0 {
-		t.table = m.matrix(s, v.Width, part{t.visionKind.tower + "pos_embed.weight", v.Table})
+		t.table = m.matrix(s, v.Width, part{t.prefix + "pos_embed.weight", v.Table})
 	}
 	up, down := []string{"mlp.linear_fc1"}, "mlp.linear_fc2"
 	if t.gated {
@@ -69,7 +69,7 @@ func (m *Model) newTower(s *torch.Scope) *tower {
 	}
 	joined := v.Width * v.Merge * v.Merge
 	merger := func(name string, width int) merger {
-		return merger{norm(name+t.visionKind.merger[0], width), linear(joined, joined, name, t.visionKind.merger[1]), linear(joined, m.Width, name, t.visionKind.merger[2])}
+		return merger{norm(name+t.mergers[0], width), linear(joined, joined, name, t.mergers[1]), linear(joined, v.Out, name, t.mergers[2])}
 	}
 	t.merger = merger("merger.", v.Width)
 	for i := range v.Deepstack {

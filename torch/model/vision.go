@@ -37,14 +37,14 @@ type Vision struct {
 
 // visionKind is what differs between the families that see.
 type visionKind struct {
-	tower, decoder string    // how the names of their tensors begin
-	biased         bool      // LayerNorm, with mean and bias, instead of RMSNorm, and a bias on the patches
-	gated          bool      // a gated MLP instead of fc1, activation, fc2
-	act            string    // the MLP's
-	merger         [3]string // names in the merger: its norm, first and second matrix
-	axes           [3]int    // of M-RoPE, where the configuration is silent, as transformers has it
-	interlaced     bool
-	defaults       string // of vision_config
+	prefix, decoder string    // how the names of the tower's tensors begin, and of the decoder's
+	biased          bool      // LayerNorm, with mean and bias, instead of RMSNorm, and a bias on the patches
+	gated           bool      // a gated MLP instead of fc1, activation, fc2
+	act             string    // the MLP's
+	mergers         [3]string // names in a merger: its norm, first and second matrix
+	axes            [3]int    // of M-RoPE, where the configuration is silent, as transformers has it
+	interlaced      bool
+	defaults        string // of vision_config
 }
 
 var visionKinds = map[string]visionKind{

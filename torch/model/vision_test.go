@@ -211,7 +211,8 @@ func TestConfigsOfModelsThatSee(t *testing.T) {
 	if diff := cmp.Diff(want, c.Vision); diff != "" || c.Rope.Axes != [3]int{16, 24, 24} || c.Eps != 1e-5 {
 		t.Errorf("absent keys: %s, M-RoPE %v, eps %v", diff, c.Rope.Axes, c.Eps)
 	}
-	if c, err := readConfig(t, qwen25(`"text_config":{"tie_word_embeddings":true,"num_hidden_layers":3},"tie_word_embeddings":false,`, "")); err != nil || !c.Tied || c.Layers != 3 {
+	c, err = readConfig(t, qwen25(`"text_config":{"tie_word_embeddings":true,"num_hidden_layers":3},"tie_word_embeddings":false,`, ""))
+	if err != nil || !c.Tied || c.Layers != 3 {
 		t.Errorf("keys of text_config: tied %v, %d layers, %v", c.Tied, c.Layers, err)
 	}
 	for _, c := range []struct{ text, want string }{
