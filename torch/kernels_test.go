@@ -164,6 +164,10 @@ func TestPointwiseKernelsAndTheirGradientsEqualATen(t *testing.T) {
 		compare(t, s, "silu", []Tensor{s.SiLUMul(gu)}, []Tensor{s.Mul(s.Call("aten::silu", x)[0], y)}, []Tensor{ga}, []Tensor{x, y})
 		gelu := s.Mul(s.Call("aten::gelu", x, "tanh")[0], y)
 		compare(t, s, "gelu", []Tensor{s.GELUMul(gu)}, []Tensor{gelu}, []Tensor{ga}, []Tensor{x, y})
+		capped := s.MulScalar(s.Call("aten::tanh", s.MulScalar(x, 0.5))[0], 2)
+		if diff := cmp.Diff(Values[float32](capped), Values[float32](s.SoftCap(x, 2)), approx(1e-6)); diff != "" {
+			t.Error("softcap:", diff)
+		}
 
 		const d = h / 4 // 4 heads
 		angle := New(s, random(r, n*d/2), n, d/2)

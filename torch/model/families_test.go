@@ -142,20 +142,22 @@ func (f folder) entropy(at []int32) []float32 {
 	return out
 }
 
-func alone(ids []int32) *Batch {
-	var b Batch
-	b.AddSequence(ids, 0, int32(len(ids)))
-	b.Pad(0)
-	return &b
-}
-
 func TestModelsEqualTransformers(t *testing.T) {
 	eachModel(t, torch.Float32, func(t *testing.T, s *torch.Scope, f folder, m *Model) {
 		for _, side := range []string{"right", "left"} {
 			s.NoGrad(func(s *torch.Scope) torch.Tensor {
 				ids, b, at, width := f.padded(side)
 				h := hidden(t, s, m, b, nil, f.seen(s, m)...)
-				near(t, side+" logits", f.floats(side+".logits"), spread(torch.Values[float32](m.Logits(s, h)), at, m.Vocab), 5e-5)
+				logits := torch.Values[float32](m.Logits(s, h))
+				near(t, side+" logits", f.floats(side+".logits"), spread(logits, at, m.Vocab), 5e-5)
+				for i, p := range f.pages(side) {
+					n := len(p.ids) * m.Vocab
+					alone := torch.Values[float32](m.Logits(s, hidden(t, s, m, p.alone(), nil, p.seen(t, s, m)...)))[:n]
+					if !slices.Equal(alone, logits[:n]) {
+						t.Errorf("%s: sequence %d alone gives other bits than packed", side, i)
+					}
+					logits = logits[n:]
+				}
 				next := append(slices.Clone(ids[1:]), 0) // by place; of no meaning at the end of a row
 				byRow := make([]int32, b.Len())
 				for i, row := range at {
@@ -204,7 +206,7 @@ func TestModelsGenerateAsTransformers(t *testing.T) {
 	eachModel(t, torch.Float32, func(t *testing.T, s *torch.Scope, f folder, m *Model) {
 		_, n := f.shape("gen.new_ids")
 		tokens, logp, margins := f.ints("gen.new_ids"), f.floats("gen.log_probs"), f.floats("gen.margin")
-		for i, p := range f.prompts() {
+		for i, p := range f.pages("gen") {
 			got, lp := p.greedy(t, s, m, n, 7)
 			want := make([]int32, n)
 			for j := range want {
@@ -273,7 +275,8 @@ func TestGradientsEqualTransformers(t *testing.T) {
 				dot += float64(x) * float64(w[i])
 			}
 			scale := 1e-4*want.Norm + 1e-7
-			if math.Abs(math.Sqrt(square)-want.Norm) > scale || math.Abs(sum-want.Sum) > scale*math.Sqrt(float64(len(g))) || math.Abs(dot-want.Dot) > scale*10 {
+			if math.Abs(math.Sqrt(square)-want.Norm) > scale || math.Abs(sum-want.Sum) > scale*math.Sqrt(float64(len(g))) ||
+				math.Abs(dot-want.Dot) > scale*10 {
 				t.Errorf("%s: norm %v sum %v dot %v, want %v %v %v", p.Name, math.Sqrt(square), sum, dot, want.Norm, want.Sum, want.Dot)
 			}
 			if diff := cmp.Diff(want.First, g[:len(want.First)], cmpopts.EquateApprox(1e-4, 1e-4*want.Max)); diff != "" {

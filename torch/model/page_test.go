@@ -97,13 +97,17 @@ type page struct {
 	pictures []picture
 }
 
-// prompts are the sequences to generate after.
-func (f folder) prompts() (pages []page) {
-	ids, _, rows, width := f.padded("gen")
+// pages are the sequences of a side.
+func (f folder) pages(side string) (pages []page) {
+	ids, _, rows, width := f.padded(side)
 	var at []int64
 	var ps []picture
 	if f.config.Vision != nil {
-		at, ps = f.ints("gen.full_position_ids"), f.pictures()
+		name := side + ".position_ids"
+		if side == "gen" {
+			name = "gen.full_position_ids" // past the prompt, through the generated tokens
+		}
+		at, ps = f.ints(name), f.pictures()
 	}
 	for i := range len(ids) / width {
 		p := page{image: -1}
@@ -114,8 +118,9 @@ func (f folder) prompts() (pages []page) {
 		}
 		if v := f.config.Vision; v != nil {
 			p.image = v.Image
-			span := len(at) * width / (3 * len(ids)) // past the prompt, through the generated tokens
-			for j := width - len(p.ids); j < span; j++ {
+			span := len(at) * width / (3 * len(ids))
+			first := slices.IndexFunc(rows[i*width:], func(row int32) bool { return row >= 0 })
+			for j := first; j < span; j++ {
 				p.at = append(p.at, axes(at, i*span+j))
 			}
 			for left := p.placeholders(len(p.ids)); left > 0; ps = ps[1:] {
@@ -126,6 +131,21 @@ func (f folder) prompts() (pages []page) {
 		pages = append(pages, p)
 	}
 	return pages
+}
+
+// alone is the page as a batch.
+func (p page) alone() *Batch {
+	var b Batch
+	p.add(&b, p.ids, 0, len(p.ids), 0, 0, int32(len(p.ids)))
+	b.Pad(0)
+	return &b
+}
+
+func (p page) seen(t *testing.T, s *torch.Scope, m *Model) []Seen {
+	if len(p.pictures) == 0 {
+		return nil
+	}
+	return []Seen{see(t, s, m, p.pictures...)}
 }
 
 // placeholders counts the rows of images among the first n tokens.
@@ -154,10 +174,7 @@ func (p page) add(b *Batch, ids []int32, from, to, feature int, ranges ...int32)
 func (p page) greedy(t *testing.T, s *torch.Scope, m *Model, n, chunk int) (out []int32, logp []float32) {
 	t.Helper()
 	s.NoGrad(func(s *torch.Scope) torch.Tensor {
-		var seen []Seen
-		if len(p.pictures) > 0 {
-			seen = append(seen, see(t, s, m, p.pictures...))
-		}
+		seen := p.seen(t, s, m)
 		ids, slots := slices.Clone(p.ids), len(p.ids)+n
 		cache := m.NewCache(s, slots+1)
 		for done := 0; len(out) < n; {

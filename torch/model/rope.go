@@ -1,42 +1,37 @@
 package model
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
-// Rope is a rotary position embedding: its base and, for long contexts, how frequencies were stretched.
+// Rope is a rotary position embedding: its base and, for long contexts, how frequencies were stretched. Its keys are those of
+// transformers' rope_parameters.
 type Rope struct {
-	Theta      float64
-	Type       string  // "" (as it is), "linear", "llama3", "yarn"
-	Factor     float64 // stretch
-	Low        float64 // llama3: wavelengths above Original/Low are stretched by Factor; yarn: beta_slow, the same in turns
-	High       float64 // llama3: wavelengths below Original/High are kept; yarn: beta_fast
-	Original   int     // llama3, yarn: the context before stretching
-	Scale      float64 // yarn: of cos and sin
-	Continuous bool    // yarn: the ramp between kept and stretched begins and ends between two frequencies
-	Axes       [3]int  // M-RoPE: how many pairs turn with a row's time, height and width; all 0: with its one position
-	Interlaced bool    // M-RoPE: the axes take turns, instead of following one another
+	Theta    float64 `json:"rope_theta"`
+	Type     string  `json:"rope_type,omitempty"`                        // "" (as it is), "linear", "llama3", "yarn"
+	Factor   float64 `json:"factor,omitempty"`                           // stretch
+	Low      float64 `json:"low_freq_factor,omitempty"`                  // llama3: wavelengths above Original/Low are stretched
+	High     float64 `json:"high_freq_factor,omitempty"`                 // llama3: wavelengths below Original/High are kept
+	Original int     `json:"original_max_position_embeddings,omitempty"` // llama3, yarn: the context before stretching
+	Slow     float64 `json:"beta_slow,omitempty"`                        // yarn: below so many turns in Original it stretches
+	Fast     float64 `json:"beta_fast,omitempty"`                        // yarn: above so many turns in Original it keeps
+	Scale    float64 `json:"attention_factor,omitempty"`                 // yarn: of cos and sin
+	Truncate *bool   `json:"truncate,omitempty"`                         // yarn: Slow and Fast fall on whole frequencies; nil: they do
+	Axes     [3]int  `json:"mrope_section,omitzero"`                     // M-RoPE: pairs that turn with time, height and width
+	Turns    bool    `json:"mrope_interleaved,omitempty"`                // M-RoPE: the axes take turns, instead of coming in a row
 }
 
-// hfRope is rope_parameters or rope_scaling; where the two kinds of layers differ, it holds one of each.
+// hfRope is rope_parameters or rope_scaling as files have it; where the two kinds of layers differ, it holds one of each.
 type hfRope struct {
-	Type      string   `json:"rope_type"`
+	Rope
 	OldType   string   `json:"type"`
-	Theta     *float64 `json:"rope_theta"`
 	Partial   *float64 `json:"partial_rotary_factor"`
-	Factor    float64  `json:"factor"`
-	Low       float64  `json:"low_freq_factor"`
-	High      float64  `json:"high_freq_factor"`
-	Original  int      `json:"original_max_position_embeddings"`
-	Fast      float64  `json:"beta_fast"`
-	Slow      float64  `json:"beta_slow"`
-	Attention *float64 `json:"attention_factor"`
 	MScale    float64  `json:"mscale"`
 	MScaleAll float64  `json:"mscale_all_dim"`
-	Truncate  *bool    `json:"truncate"`
-	Axes      []int    `json:"mrope_section"`
 	Full      *hfRope  `json:"full_attention"`
 	Sliding   *hfRope  `json:"sliding_attention"`
 }
@@ -53,45 +48,32 @@ func (h hfConfig) ropes(c *Config) (err error) {
 		return err
 	}
 	full, sliding := or(all.Full, hfRope{}), or(all.Sliding, hfRope{})
-	theta := or(full.Theta, h.Theta)
+	theta := cmp.Or(full.Theta, h.Theta)
 	if c.Rope, err = or(h.RopeScaling, full).rope(theta, h.Partial, c.Context); err == nil {
 		c.LocalRope, err = sliding.rope(*h.LocalTheta, h.Partial, c.Context)
 	}
 	return err
 }
 
-// rope takes theta where r has none.
+// rope fills in what transformers does where r has nothing.
 func (r hfRope) rope(theta float64, partial *float64, context int) (Rope, error) {
-	out := Rope{Theta: or(r.Theta, theta), Type: r.Type}
-	if out.Type == "" {
-		out.Type = r.OldType
-	}
+	out := r.Rope
+	out.Theta, out.Type = cmp.Or(r.Theta, theta), cmp.Or(r.Type, r.OldType, "default")
 	if or(r.Partial, or(partial, 1)) != 1 {
 		return out, errors.New("partial_rotary_factor is not supported")
 	}
 	switch out.Type {
 	case "default", "mrope":
-		out.Type = ""
-	case "linear":
-		out.Factor = r.Factor
+		return Rope{Theta: out.Theta, Axes: out.Axes}, nil
 	case "llama3":
-		out.Factor, out.Low, out.High, out.Original = r.Factor, r.Low, r.High, r.Original
+		out.Original = cmp.Or(r.Original, context)
 	case "yarn":
-		out.Factor, out.Low, out.High, out.Original = r.Factor, r.Slow, r.Fast, r.Original
-		out.Continuous = !or(r.Truncate, true)
-		if out.Low == 0 {
-			out.Low = 1
+		scale := yarnScale(r.Factor, 1)
+		if r.MScale != 0 && r.MScaleAll != 0 {
+			scale = yarnScale(r.Factor, r.MScale) / yarnScale(r.Factor, r.MScaleAll)
 		}
-		if out.High == 0 {
-			out.High = 32
-		}
-		if out.Scale = yarnScale(r.Factor, 1); r.MScale != 0 && r.MScaleAll != 0 {
-			out.Scale = yarnScale(r.Factor, r.MScale) / yarnScale(r.Factor, r.MScaleAll)
-		}
-		out.Scale = or(r.Attention, out.Scale)
-	}
-	if out.Original == 0 && (out.Type == "llama3" || out.Type == "yarn") {
-		out.Original = context
+		out.Original, out.Scale = cmp.Or(r.Original, context), cmp.Or(r.Scale, scale)
+		out.Slow, out.Fast = cmp.Or(r.Slow, 1), cmp.Or(r.Fast, 32)
 	}
 	return out, nil
 }
@@ -104,42 +86,21 @@ func yarnScale(factor, weight float64) float64 {
 	return 0.1*weight*math.Log(factor) + 1
 }
 
-// keys are r as a rope_scaling or an entry of rope_parameters.
-func (r Rope) keys() map[string]any {
-	keys := map[string]any{"rope_type": r.Type, "rope_theta": real(r.Theta), "factor": real(r.Factor)}
-	switch r.Type {
-	case "":
-		return map[string]any{"rope_type": "default", "rope_theta": real(r.Theta)}
-	case "llama3":
-		keys["low_freq_factor"], keys["high_freq_factor"], keys["original_max_position_embeddings"] = real(r.Low), real(r.High), r.Original
-	case "yarn":
-		keys["beta_slow"], keys["beta_fast"], keys["original_max_position_embeddings"] = real(r.Low), real(r.High), r.Original
-		keys["attention_factor"], keys["truncate"] = real(r.Scale), !r.Continuous
-	}
-	return keys
-}
-
 func (r Rope) validate() error {
 	if !(r.Theta > 0) {
 		return fmt.Errorf("rope_theta is missing or not positive (%v)", r.Theta)
 	}
-	switch r.Type {
-	case "":
-		return nil
-	case "linear":
-	case "llama3", "yarn":
-		if !(r.Low > 0) || !(r.High > r.Low) || r.Original <= 0 {
-			return fmt.Errorf("rope_type %q needs 0 < low_freq_factor < high_freq_factor (beta_slow < beta_fast) and "+
-				"original_max_position_embeddings; not %+v", r.Type, r)
-		}
-		if r.Type == "yarn" && !(r.Scale > 0) {
-			return fmt.Errorf("rope_type yarn needs a positive attention_factor, not %v", r.Scale)
-		}
-	default:
+	if r.Type != "" && !slices.Contains([]string{"linear", "llama3", "yarn"}, r.Type) {
 		return fmt.Errorf("rope_type %q is not supported; known: default, linear, llama3, yarn", r.Type)
 	}
-	if !(r.Factor > 0) {
+	switch {
+	case r.Type != "" && !(r.Factor > 0):
 		return fmt.Errorf("rope_type %q needs a positive factor, not %v", r.Type, r.Factor)
+	case r.Type == "llama3" && (!(r.Low > 0) || !(r.High > r.Low) || r.Original <= 0):
+		return fmt.Errorf("rope_type llama3 needs 0 < low_freq_factor < high_freq_factor, original_max_position_embeddings; not %+v", r)
+	case r.Type == "yarn" && (!(r.Slow > 0) || !(r.Fast > r.Slow) || r.Original <= 0 || !(r.Scale > 0)):
+		return fmt.Errorf("rope_type yarn needs 0 < beta_slow < beta_fast, original_max_position_embeddings, a positive "+
+			"attention_factor; not %+v", r)
 	}
 	return nil
 }
@@ -178,8 +139,8 @@ func (r Rope) llama3(f float32) float32 {
 	return (1-smooth)*f/float32(r.Factor) + smooth*f
 }
 
-// ramp is where yarn begins to stretch, at the frequency that turns High times within the original context, and how far it is from
-// there to the one that turns Low times, from where on it stretches in full.
+// ramp is where yarn begins to stretch, at the frequency that turns Fast times within the original context, and how far it is from
+// there to the one that turns Slow times, from where on it stretches in full.
 func (r Rope) ramp(d int) (from, width float32) {
 	if r.Type != "yarn" {
 		return 0, 0
@@ -187,8 +148,8 @@ func (r Rope) ramp(d int) (from, width float32) {
 	at := func(turns float64) float64 {
 		return float64(d) * math.Log(float64(r.Original)/(turns*2*math.Pi)) / (2 * math.Log(r.Theta))
 	}
-	low, high := at(r.High), at(r.Low)
-	if !r.Continuous {
+	low, high := at(r.Fast), at(r.Slow)
+	if or(r.Truncate, true) {
 		low, high = math.Floor(low), math.Ceil(high)
 	}
 	low, high = max(low, 0), min(high, float64(d-1))
@@ -201,10 +162,7 @@ func (r Rope) ramp(d int) (from, width float32) {
 // angles gives cos and sin [b.Len(), d/2] of position × frequency, the product in float32 as transformers has it.
 func (r Rope) angles(b *Batch, d int) (cos, sin []float32) {
 	f := r.frequencies(d)
-	scale := 1.0
-	if r.Type == "yarn" {
-		scale = r.Scale
-	}
+	scale := cmp.Or(r.Scale, 1)
 	cos, sin = make([]float32, b.Len()*len(f)), make([]float32, b.Len()*len(f))
 	images := b.Images
 	for i, p := range b.Positions {
@@ -223,9 +181,9 @@ func (r Rope) angles(b *Batch, d int) (cos, sin []float32) {
 // axis is the one that pair j turns with.
 func (r Rope) axis(j int) int {
 	switch k := j % 3; {
-	case r.Interlaced && j < 3*r.Axes[k]:
+	case r.Turns && j < 3*r.Axes[k]:
 		return k
-	case r.Interlaced || j < r.Axes[0]:
+	case r.Turns || j < r.Axes[0]:
 		return 0
 	case j < r.Axes[0]+r.Axes[1]:
 		return 1

@@ -55,8 +55,8 @@ func (c Config) hf(d torch.DType) map[string]any {
 		"num_hidden_layers": c.Layers, "num_attention_heads": c.Heads, "num_key_value_heads": c.KVHeads, "head_dim": c.HeadDim,
 		"max_position_embeddings": c.Context, "rms_norm_eps": real(c.Eps), "hidden_act": act, "hidden_activation": act,
 		"tie_word_embeddings": c.Tied, "attention_bias": c.OutBias, "mlp_bias": c.MLPBias, "query_pre_attn_scalar": c.QueryScalar,
-		"clip_qkv": orNull(real(c.ClipQKV)), "attn_logit_softcapping": orNull(real(c.AttnCap)), "final_logit_softcapping": orNull(real(c.LogitCap)),
-		"sliding_window": orNull(c.Window), "use_sliding_window": c.Window > 0, "layer_types": types,
+		"clip_qkv": orNull(real(c.ClipQKV)), "attn_logit_softcapping": orNull(real(c.AttnCap)),
+		"final_logit_softcapping": orNull(real(c.LogitCap)), "sliding_window": orNull(c.Window), "use_sliding_window": c.Window > 0, "layer_types": types,
 		"num_local_experts": c.MoE.Experts, "num_experts_per_tok": c.MoE.Chosen, "moe_intermediate_size": c.MoE.Inner,
 		"norm_topk_prob": c.MoE.Normalize, "mlp_only_layers": dense,
 		"rope_theta": real(c.Rope.Theta), "rope_local_base_freq": real(c.LocalRope.Theta), "eos_token_id": c.EOS,
@@ -68,10 +68,10 @@ func (c Config) hf(d torch.DType) map[string]any {
 		}
 	}
 	if c.Rope.Type != "" {
-		out["rope_scaling"] = c.Rope.keys()
+		out["rope_scaling"] = c.Rope
 	}
-	if c.LocalRope != c.Rope { // only transformers 5 has a key for all of it
-		out["rope_parameters"] = map[string]any{"full_attention": c.Rope.keys(), "sliding_attention": c.LocalRope.keys()}
+	if _, ok := out["rope_local_base_freq"]; ok { // only transformers 5 has a key for all of it
+		out["rope_parameters"] = map[string]Rope{"full_attention": c.Rope, "sliding_attention": c.LocalRope}
 	}
 	if c.MoE.Experts > 0 {
 		out["num_experts"] = c.MoE.Experts

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -43,7 +44,7 @@ type visionKind struct {
 	act             string    // the MLP's
 	mergers         [3]string // names in a merger: its norm, first and second matrix
 	axes            [3]int    // of M-RoPE, where the configuration is silent, as transformers has it
-	interlaced      bool
+	turns           bool
 	defaults        string // of vision_config
 }
 
@@ -90,11 +91,8 @@ func flatten(file map[string]json.RawMessage) (map[string]json.RawMessage, error
 
 // nest is flatten's inverse for a c that sees.
 func (c Config) nest(flat map[string]any) map[string]any {
-	v, k := c.Vision, visionKinds[c.Family]
-	rope := c.Rope.keys()
-	if rope["mrope_section"] = c.Rope.Axes; k.interlaced {
-		rope["mrope_interleaved"] = true
-	}
+	v, rope := c.Vision, c.Rope
+	rope.Type = cmp.Or(rope.Type, "default")
 	root := map[string]any{
 		"architectures": flat["architectures"], "model_type": c.Family, "torch_dtype": flat["torch_dtype"],
 		"tie_word_embeddings": c.Tied, "text_config": flat, "vision_config": v,
@@ -111,15 +109,11 @@ func (h hfConfig) vision(c *Config) error {
 	if !ok {
 		return nil
 	}
-	c.Prefix, c.Rope.Axes, c.Rope.Interlaced = k.decoder, k.axes, k.interlaced
-	if axes := or(h.RopeScaling, or(h.Rope, hfRope{})).Axes; axes != nil {
-		if len(axes) != 3 {
-			return fmt.Errorf("mrope_section must be three numbers, not %v", axes)
-		}
-		c.Rope.Axes = [3]int(axes)
+	if c.Prefix, c.Rope.Turns = k.decoder, k.turns; c.Rope.Axes == [3]int{} {
+		c.Rope.Axes = k.axes
 	}
 	t, height, width := c.Rope.Axes[0], c.Rope.Axes[1], c.Rope.Axes[2]
-	if min(t, height, width) < 0 || !c.Rope.Interlaced && t+height+width != c.HeadDim/2 {
+	if min(t, height, width) < 0 || !c.Rope.Turns && t+height+width != c.HeadDim/2 {
 		return fmt.Errorf("mrope_section (%v) must add up to half of head_dim (%d)", c.Rope.Axes, c.HeadDim)
 	}
 	c.LocalRope = c.Rope

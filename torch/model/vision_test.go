@@ -81,7 +81,7 @@ func TestGeneratedTokensAfterImagesScoreTheSameWhenPacked(t *testing.T) {
 			var at, next []int32
 			var want []float32
 			features := 0
-			for _, p := range f.prompts() {
+			for _, p := range f.pages("gen") {
 				out, logp := p.greedy(t, s, m, 9, 5)
 				ids := append(slices.Clone(p.ids), out...)
 				for i := range out {
@@ -89,9 +89,7 @@ func TestGeneratedTokensAfterImagesScoreTheSameWhenPacked(t *testing.T) {
 				}
 				next, want = append(next, out...), append(want, logp...)
 				p.add(&b, ids, 0, len(ids), features, int32(b.Len()), int32(len(ids)))
-				if features += p.placeholders(len(p.ids)); len(p.pictures) > 0 {
-					seen = append(seen, see(t, s, m, p.pictures...))
-				}
+				features, seen = features+p.placeholders(len(p.ids)), append(seen, p.seen(t, s, m)...)
 			}
 			b.Pad(0)
 			byRow := make([]int32, b.Len())
@@ -186,7 +184,7 @@ func TestAModelWithoutATowerRefusesImages(t *testing.T) {
 		if _, err := m.See(s, nil, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Error(err)
 		}
-		b := alone([]int32{1})
+		b := page{ids: []int32{1}}.alone()
 		b.Images = make([]ImageRow, 1)
 		if _, err := m.Hidden(s, b, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Error(err)
@@ -217,7 +215,7 @@ func TestConfigsOfModelsThatSee(t *testing.T) {
 	}
 	for _, c := range []struct{ text, want string }{
 		{qwen25(`"text_config":7,`, ""), "text_config"},
-		{qwen25(`"rope_scaling":{"type":"mrope","mrope_section":[16,24]},`, ""), "mrope_section must be three numbers"},
+		{qwen25(`"rope_scaling":{"type":"mrope","mrope_section":[16,24]},`, ""), "must add up to half of head_dim (128)"},
 		{qwen25(`"rope_scaling":{"type":"mrope","mrope_section":[16,24,23]},`, ""), "must add up to half of head_dim (128)"},
 		{qwen25(`"rope_scaling":{"type":"mrope","mrope_section":[-1,33,32]},`, ""), "must add up to half of head_dim (128)"},
 		{qwen25("", `"out_hidden_size":64,`), "out_hidden_size is 64, the decoder's hidden_size 8192"},
