@@ -132,20 +132,10 @@ func (h hfConfig) vision(c *Config) error {
 
 // validate takes the width of the decoder.
 func (v *Vision) validate(k visionKind, width int) error {
-	for _, f := range []struct {
-		name       string
-		value, top int
-	}{
-		{"hidden_size", v.Width, 1 << 16}, {"intermediate_size", v.Inner, 1 << 20}, {"depth", v.Layers, 1 << 12},
-		{"num_heads", v.Heads, 1 << 16}, {"patch_size", v.Patch, 1 << 10}, {"temporal_patch_size", v.Frames, 1 << 10},
-		{"spatial_merge_size", v.Merge, 1 << 10}, {"window_size + 1", v.Window + 1, 1 << 20},
-		{"num_position_embeddings + 1", v.Table + 1, 1 << 24},
-	} {
-		if f.value <= 0 || f.value > f.top {
-			return fmt.Errorf("%s is out of range (%d)", f.name, f.value)
-		}
-	}
 	switch {
+	case min(v.Width, v.Inner, v.Layers, v.Heads, v.Patch, v.Frames, v.Merge, v.Window+1, v.Table+1) < 1 || v.Layers > 1<<12 ||
+		max(v.Width, v.Inner, v.Heads, v.Window, v.Table) > 1<<20 || max(v.Patch, v.Frames, v.Merge) > 1<<10:
+		return fmt.Errorf("a size is out of range: %+v", *v)
 	case v.Act != k.act:
 		return fmt.Errorf("hidden_act %q is not supported; known: %s", v.Act, k.act)
 	case v.Channels != 3 || v.Rope.Type != "axial" || !(v.Rope.Theta > 0):
