@@ -1,6 +1,6 @@
-// Package model holds one decoder-only transformer for several families of language models, configured by flags, its weights'
-// loading and saving, and the packed batches that it runs on. The rollout engine and the trainer run this same code.
-// It knows nothing of reinforcement learning or of text.
+// Package model holds one decoder-only transformer for several families of language models, configured by flags, the vision towers of
+// those that see, their weights' loading and saving, and the packed batches that they run on. The rollout engine and the trainer run
+// this same code. It knows nothing of reinforcement learning or of text.
 package model
 
 import (
@@ -18,6 +18,7 @@ type Model struct {
 	head   torch.Tensor // [vocab, hidden]; the embedding when tied
 	norm   torch.Tensor // [hidden]
 	layers []layer
+	tower  *tower // where Vision is
 	leaves []torch.Tensor
 	params []Param
 	filled bool // CopyFrom has been here
@@ -103,6 +104,9 @@ func New(s *torch.Scope, c Config, d torch.DType) *Model {
 	m.head = m.embed
 	if !c.Tied {
 		m.head = m.matrix(s, c.Width, part{"lm_head.weight", c.Vocab})
+	}
+	if c.Vision != nil {
+		m.tower = m.newTower(s)
 	}
 	return m
 }

@@ -21,6 +21,8 @@ type Rope struct {
 	Fast     float64 `json:"beta_fast,omitempty"`                        // yarn: above so many turns in Original it keeps
 	Scale    float64 `json:"attention_factor,omitempty"`                 // yarn: of cos and sin
 	Truncate *bool   `json:"truncate,omitempty"`                         // yarn: Slow and Fast fall on whole frequencies; nil: they do
+	Axes     [3]int  `json:"mrope_section,omitzero"`                     // M-RoPE: pairs that turn with time, height and width
+	Turns    bool    `json:"mrope_interleaved,omitempty"`                // M-RoPE: the axes take turns, instead of coming in a row
 }
 
 // hfRope is rope_parameters or rope_scaling as files have it; where the two kinds of layers differ, it holds one of each.
@@ -61,8 +63,8 @@ func (r hfRope) rope(theta float64, partial *float64, context int) (Rope, error)
 		return out, errors.New("partial_rotary_factor is not supported")
 	}
 	switch out.Type {
-	case "default":
-		return Rope{Theta: out.Theta}, nil
+	case "default", "mrope":
+		return Rope{Theta: out.Theta, Axes: out.Axes}, nil
 	case "llama3":
 		out.Original = cmp.Or(r.Original, context)
 	case "yarn":
@@ -157,16 +159,34 @@ func (r Rope) ramp(d int) (from, width float32) {
 	return float32(low), float32(high - low)
 }
 
-// angles gives cos and sin [len(positions), d/2] of position × frequency, the product in float32 as transformers has it.
-func (r Rope) angles(positions []int32, d int) (cos, sin []float32) {
+// angles gives cos and sin [b.Len(), d/2] of position × frequency, the product in float32 as transformers has it.
+func (r Rope) angles(b *Batch, d int) (cos, sin []float32) {
 	f := r.frequencies(d)
 	scale := cmp.Or(r.Scale, 1)
-	cos, sin = make([]float32, len(positions)*len(f)), make([]float32, len(positions)*len(f))
-	for i, p := range positions {
+	cos, sin = make([]float32, b.Len()*len(f)), make([]float32, b.Len()*len(f))
+	images := b.Images
+	for i, p := range b.Positions {
+		at := [3]int32{p, p, p}
+		if len(images) > 0 && int(images[0].Row) == i {
+			at, images = images[0].At, images[1:]
+		}
 		for j, w := range f {
-			s, c := math.Sincos(float64(float32(p) * w))
+			s, c := math.Sincos(float64(float32(at[r.axis(j)]) * w))
 			cos[i*len(f)+j], sin[i*len(f)+j] = float32(scale*c), float32(scale*s)
 		}
 	}
 	return cos, sin
+}
+
+// axis is the one that pair j turns with.
+func (r Rope) axis(j int) int {
+	switch k := j % 3; {
+	case r.Turns && j < 3*r.Axes[k]:
+		return k
+	case r.Turns || j < r.Axes[0]:
+		return 0
+	case j < r.Axes[0]+r.Axes[1]:
+		return 1
+	}
+	return 2
 }
