@@ -36,6 +36,16 @@ func (s *Scope) LogSoftmax(x Tensor, dim int) Tensor {
 }
 func (s *Scope) Norm(x Tensor) Tensor { return s.one(&opNorm, nil, tensor(x)) }
 
+// LayerNorm norms the rows of x [N,H] to mean 0 and variance 1, times w [H] plus b [H].
+func (s *Scope) LayerNorm(x, w, b Tensor, eps float64) Tensor {
+	return s.one(&opLayerNorm, []int{x.Dim(-1)}, tensor(x), list(0, 1), tensor(w), tensor(b), float(eps))
+}
+
+// GELU is exact with approximate "none", and the common formula with tanh with "tanh".
+func (s *Scope) GELU(x Tensor, approximate string) Tensor {
+	return s.Call("aten::gelu", x, approximate)[0]
+}
+
 // Linear is x·wᵀ + b: x [N,in], w [out,in], b [out] or none.
 func (s *Scope) Linear(x, w, b Tensor) Tensor {
 	return s.one(&opLinear, nil, tensor(x), tensor(w), tensor(b))
@@ -142,6 +152,7 @@ var (
 	opEmbedding   = op{name: "aten::embedding"}
 	opLogSoftmax  = op{name: "aten::log_softmax", overload: "int"}
 	opNorm        = op{name: "aten::linalg_vector_norm"}
+	opLayerNorm   = op{name: "aten::layer_norm"}
 	opLinear      = op{name: "molt::linear"}
 	opReshape     = op{name: "aten::reshape"}
 	opTranspose   = op{name: "aten::transpose", overload: "int"}

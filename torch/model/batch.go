@@ -15,6 +15,14 @@ type Batch struct {
 	Seqs      []int32 // ranges of sequence b are Seqs[b] to Seqs[b+1]
 	Ranges    []int32 // (first slot, length)
 	Slots     []int64 // with a cache: where each row's key and value are written
+	Images    []ImageRow
+}
+
+// ImageRow is a row that stands for a part of an image: its embedding is a row of what the model has seen.
+type ImageRow struct {
+	Row     int32    // of the batch; they ascend
+	Feature int32    // row of the embeddings of all Seen that go with the batch, end to end
+	At      [3]int32 // its time, height and width for the rotary, in place of Positions
 }
 
 // Len is the number of rows.

@@ -27,6 +27,7 @@ type Config struct {
 	MLPBias bool
 	Rope    Rope
 	EOS     []int32 // ids that end a text, as the model's own files say
+	Vision  *Vision // the vision tower, if there is one
 }
 
 // hfConfig is config.json as transformers 4 and 5 write it.

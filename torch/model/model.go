@@ -18,6 +18,7 @@ type Model struct {
 	head   torch.Tensor // [vocab, hidden]; the embedding when tied
 	norm   torch.Tensor // [hidden]
 	layers []layer
+	tower  *tower // where Vision is
 	leaves []torch.Tensor
 	params []Param
 	filled bool // CopyFrom has been here
