@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"image"
 	"image/color"
@@ -21,30 +20,22 @@ import (
 // maxPixels bounds what a small file can make decoding allocate: photographs have less, and models see a fraction.
 const maxPixels = 1 << 26
 
-// readImage reads a PNG, JPEG, GIF, WebP or BMP file, or a data: URL of one, as transformers does: the first frame, upright, as
-// its EXIF orientation says, and without its transparency.
+// readImage reads an image from a file, a data: URL or its base64.
 func readImage(source string) (raster, error) {
-	name := source
-	var data []byte
-	var err error
-	if head, body, ok := strings.Cut(source, ","); ok && strings.HasPrefix(source, "data:") {
-		name = head
-		if !strings.HasSuffix(head, ";base64") {
-			err = errors.New("only base64 data is read")
-		} else {
-			data, err = base64.StdEncoding.DecodeString(body)
-		}
-	} else if data, err = readFile(source); err != nil && strings.Contains(source, "://") {
-		err = fmt.Errorf("%w; images are read from files and data: URLs: save it and give its path", err)
+	data, err := readFile(source)
+	encoded := source
+	if head, body, ok := strings.Cut(source, ","); ok && strings.HasPrefix(head, "data:") && strings.HasSuffix(head, ";base64") {
+		encoded = body
 	}
-	var m raster
-	if err == nil {
-		m, err = decodeImage(data)
+	if err != nil && len(encoded) > 64 { // no image is that small, but names may look like base64
+		if raw, e := base64.StdEncoding.DecodeString(encoded); e == nil {
+			data, err = raw, nil
+		}
 	}
 	if err != nil {
-		return m, fmt.Errorf("image %s: %w", name, err)
+		return raster{}, fmt.Errorf("it is neither a file that can be read nor a data: URL in base64: %w", err)
 	}
-	return m, nil
+	return decodeImage(data)
 }
 
 func readFile(path string) ([]byte, error) {
@@ -98,49 +89,33 @@ func (m raster) copy(pix []uint8, stride int) {
 	}
 }
 
-// orientation is the EXIF orientation of a JPEG file, 1 to 8; 1, upright, where it says none.
-func orientation(data []byte) int {
-	for data = data[min(2, len(data)):]; len(data) > 4 && data[0] == 0xFF; {
-		kind, length := data[1], 2+int(binary.BigEndian.Uint16(data[2:]))
-		if kind == 0xDA || length > len(data) { // the scan begins
-			break
+// orientation is what EXIF data near the start of a JPEG or PNG file says, 1 to 8; 1, upright, where there is none.
+func orientation(file []byte) int {
+	for head, order := range map[string]binary.ByteOrder{
+		"Exif\x00\x00II*\x00": binary.LittleEndian, "eXIfII*\x00": binary.LittleEndian,
+		"Exif\x00\x00MM\x00*": binary.BigEndian, "eXIfMM\x00*": binary.BigEndian,
+	} {
+		i := bytes.Index(file[:min(len(file), 1<<17)], []byte(head))
+		if i < 0 || i+len(head)+4 > len(file) {
+			continue
 		}
-		if tiff, ok := bytes.CutPrefix(data[4:length], []byte("Exif\x00\x00")); ok && kind == 0xE1 && len(tiff) >= 8 {
-			return tiffOrientation(tiff)
+		at := i + len(head) - 4 + int(order.Uint32(file[i+len(head):])) // of the list of entries: their number, then 12 bytes each
+		for at += 2; at+10 <= len(file); at += 12 {
+			if v := int(order.Uint16(file[at+8:])); order.Uint16(file[at:]) == 0x0112 && v >= 1 && v <= 8 {
+				return v
+			}
 		}
-		data = data[length:]
 	}
 	return 1
 }
 
-func tiffOrientation(tiff []byte) int {
-	var order binary.ByteOrder = binary.BigEndian
-	if tiff[0] == 'I' {
-		order = binary.LittleEndian
-	}
-	at := int(order.Uint32(tiff[4:]))
-	if at > len(tiff)-2 {
-		return 1
-	}
-	entries := tiff[at+2:]
-	for range order.Uint16(tiff[at:]) {
-		if len(entries) < 12 {
-			break
-		}
-		if value := int(order.Uint16(entries[8:])); order.Uint16(entries) == 0x0112 && value >= 1 && value <= 8 {
-			return value
-		}
-		entries = entries[12:]
-	}
-	return 1
-}
-
-// upright undoes an EXIF orientation: from 5 on rows and columns are exchanged, and sides are flipped.
+// upright turns an image as its EXIF orientation asks: from 5 on lines become columns.
 func (m raster) upright(orientation int) raster {
 	if orientation == 1 {
 		return m
 	}
-	out := raster{make([]uint8, len(m.pix)), m.width, m.height}
+	mirrored, flipped := [9]bool{2: true, 3: true, 7: true, 8: true}, [9]bool{3: true, 4: true, 6: true, 7: true}
+	out := raster{make([]uint8, 0, len(m.pix)), m.width, m.height}
 	if orientation >= 5 {
 		out.width, out.height = m.height, m.width
 	}
@@ -149,15 +124,13 @@ func (m raster) upright(orientation int) raster {
 		if orientation >= 5 {
 			x, y = y, x
 		}
-		switch orientation {
-		case 2, 3, 7, 8:
+		if mirrored[orientation] {
 			x = m.width - 1 - x
 		}
-		switch orientation {
-		case 3, 4, 6, 7:
+		if flipped[orientation] {
 			y = m.height - 1 - y
 		}
-		copy(out.pix[3*i:3*i+3], m.pix[3*(y*m.width+x):])
+		out.pix = append(out.pix, m.pix[3*(y*m.width+x):][:3]...)
 	}
 	return out
 }

@@ -1,6 +1,7 @@
 package multimodal
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -10,113 +11,104 @@ import (
 
 // Image is what a vision-language model sees of an image.
 type Image struct {
-	Pixels []float32 // [patches, 3·temporal·patch·patch], the patches of a merge window together
+	Pixels []float32 // [patches, 3·frames·patch·patch], the patches of a square together
 	Grid   [3]int    // patches: time, height, width
 	Digest [32]byte  // of the pixels
 }
 
 // ImageProcessor turns images into patches as the Qwen2.5-VL and Qwen3-VL models take them, with the numbers of transformers'
-// Qwen2VLImageProcessor, whose files give its fields.
+// Qwen2VLImageProcessor, whose file gives most of its fields.
 type ImageProcessor struct {
-	Patch, Temporal, Merge int        // pixels of a patch's side, frames of a patch, patches of a merge window's side
-	MinPixels, MaxPixels   int        // of the image after resizing
-	Rescale                float64    // factor of the bytes
-	Mean, Std              [3]float32 // of the channels after that
-	Token                  int32      // id of the placeholder
-}
-
-// hfProcessor is what counts of preprocessor_config.json.
-type hfProcessor struct {
-	Type      string     `json:"image_processor_type"`
-	Patch     int        `json:"patch_size"`
-	Temporal  int        `json:"temporal_patch_size"`
-	Merge     int        `json:"merge_size"`
-	MinPixels int        `json:"min_pixels"` // the older form of size, which it precedes
+	Patch     int        `json:"patch_size"`          // pixels on a side of a patch
+	Frames    int        `json:"temporal_patch_size"` // pictures one behind the other in a patch: a still image is repeated
+	Merge     int        `json:"merge_size"`          // patches on a side of the square that a placeholder stands for
+	MinPixels int        `json:"min_pixels"`          // of the image after resizing
 	MaxPixels int        `json:"max_pixels"`
-	Size      edges      `json:"size"`
-	Rescale   float64    `json:"rescale_factor"`
-	Mean      [3]float32 `json:"image_mean"`
+	Rescale   float64    `json:"rescale_factor"` // of the bytes
+	Mean      [3]float32 `json:"image_mean"`     // of the channels after that
 	Std       [3]float32 `json:"image_std"`
-	Resize    bool       `json:"do_resize"`
-	DoRescale bool       `json:"do_rescale"`
-	Normalise bool       `json:"do_normalize"`
-	Resample  any        `json:"resample"`
+	Token     int32      `json:"-"` // id of the placeholder
 }
 
-// edges bound the pixels, whatever their names say.
-type edges struct {
-	Shortest int `json:"shortest_edge"`
-	Longest  int `json:"longest_edge"`
+// hfProcessor is preprocessor_config.json; its flags must all be on.
+type hfProcessor struct {
+	ImageProcessor
+	Type     string         `json:"image_processor_type"`
+	Size     map[string]int `json:"size"` // the bounds of pixels, where min_pixels and max_pixels do not say them
+	Resize   bool           `json:"do_resize"`
+	Factor   bool           `json:"do_rescale"`
+	Norm     bool           `json:"do_normalize"`
+	Resample any            `json:"resample"`
 }
 
-// OpenImageProcessor reads how the model in a Hugging Face folder takes images: preprocessor_config.json (or what transformers 5
-// makes of it, processor_config.json), and the placeholder's id in config.json.
+// OpenImageProcessor reads how the model in a Hugging Face folder takes images: preprocessor_config.json or, as transformers 5 writes
+// it, processor_config.json, and the placeholder's id in config.json.
 func OpenImageProcessor(dir string) (*ImageProcessor, error) {
-	p, err := folder(dir).imageProcessor()
-	if err != nil {
-		return nil, fmt.Errorf("model %s: images: %w", dir, err)
-	}
-	return p, nil
-}
-
-func (s source) imageProcessor() (*ImageProcessor, error) {
-	h := hfProcessor{ // what Qwen2VLImageProcessor has where the file is silent
-		Patch: 14, Temporal: 2, Merge: 2, Size: edges{56 * 56, 28 * 28 * 1280}, Rescale: 1. / 255, Resize: true, DoRescale: true, Normalise: true,
-		Mean: [3]float32{0.48145466, 0.4578275, 0.40821073}, Std: [3]float32{0.26862954, 0.26130258, 0.27577711},
-	}
+	h := hfProcessor{Resize: true, Factor: true, Norm: true, // the defaults are transformers'
+		Size: map[string]int{"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
+		ImageProcessor: ImageProcessor{Patch: 14, Frames: 2, Merge: 2, Rescale: 1. / 255,
+			Mean: [3]float32{0.48145466, 0.4578275, 0.40821073}, Std: [3]float32{0.26862954, 0.26130258, 0.27577711}}}
+	file := struct {
+		*hfProcessor
+		Nested *hfProcessor `json:"image_processor"`
+	}{&h, &h}
 	var config struct {
 		Token *int32 `json:"image_token_id"`
 	}
-	nested := struct {
-		Image *hfProcessor `json:"image_processor"`
-	}{&h}
-	err := s.read("preprocessor_config.json", &h)
-	if err != nil && optional(err) == nil {
-		err = s.read("processor_config.json", &nested)
+	err, found := folder(dir).read("config.json", &config), false
+	for _, name := range []string{"preprocessor.json", "preprocessor_config.json", "processor_config.json"} {
+		e := folder(dir).read(name, &file)
+		found = found || e == nil
+		err = errors.Join(err, optional(e))
 	}
-	if err = errors.Join(err, s.read("config.json", &config)); err != nil {
-		return nil, err
+	if err == nil && !found {
+		err = errors.New("preprocessor_config.json is missing")
 	}
-	if h.MinPixels == 0 {
-		h.MinPixels = h.Size.Shortest
+	if err == nil && config.Token == nil {
+		err = errors.New("config.json has no image_token_id: the model reads text only")
 	}
-	if h.MaxPixels == 0 {
-		h.MaxPixels = h.Size.Longest
+	if err == nil {
+		h.Token = *config.Token
+		err = h.check()
 	}
+	if err != nil {
+		return nil, fmt.Errorf("model %s: images: %w", dir, err)
+	}
+	return &h.ImageProcessor, nil
+}
+
+func (h *hfProcessor) check() error {
+	h.MinPixels, h.MaxPixels = cmp.Or(h.MinPixels, h.Size["shortest_edge"]), cmp.Or(h.MaxPixels, h.Size["longest_edge"])
 	resample, given := h.Resample.(float64)
 	switch {
 	case h.Type != "" && !strings.HasPrefix(h.Type, "Qwen2VLImageProcessor"):
-		return nil, fmt.Errorf("image_processor_type %q is not supported; known: Qwen2VLImageProcessor", h.Type)
-	case given && resample != 3 || !h.Resize || !h.DoRescale || !h.Normalise:
-		return nil, errors.New("only bicubic resizing (resample 3), rescaling and normalising, all of them, are supported")
-	case config.Token == nil:
-		return nil, errors.New("config.json has no image_token_id: the model reads text only")
-	case h.Patch < 1 || h.Temporal < 1 || h.Merge < 1 || h.Patch > 256 || h.Temporal > 256 || h.Merge > 256:
-		return nil, fmt.Errorf("patch_size %d, temporal_patch_size %d, merge_size %d: must be from 1 to 256", h.Patch, h.Temporal, h.Merge)
+		return fmt.Errorf("image_processor_type %q is not supported; known: Qwen2VLImageProcessor", h.Type)
+	case given && resample != 3 || !h.Resize || !h.Factor || !h.Norm:
+		return errors.New("images are always resized (bicubic, resample 3), rescaled and normalised: other settings are not supported")
+	case min(h.Patch, h.Frames, h.Merge) < 1 || max(h.Patch, h.Frames, h.Merge) > 32:
+		return fmt.Errorf("patch_size %d, temporal_patch_size %d, merge_size %d: must be from 1 to 32", h.Patch, h.Frames, h.Merge)
 	case h.MinPixels < 1 || h.MinPixels > h.MaxPixels || h.MaxPixels > maxPixels:
-		return nil, fmt.Errorf("images of %d to %d pixels: must be at least 1, at most %d", h.MinPixels, h.MaxPixels, maxPixels)
-	case !(h.Std[0] > 0 && h.Std[1] > 0 && h.Std[2] > 0 && h.Rescale > 0):
-		return nil, fmt.Errorf("image_std %v, rescale_factor %v: must be positive", h.Std, h.Rescale)
+		return fmt.Errorf("images of %d to %d pixels: must be from 1 to %d", h.MinPixels, h.MaxPixels, maxPixels)
+	case !(min(h.Std[0], h.Std[1], h.Std[2]) > 0 && h.Rescale > 0):
+		return fmt.Errorf("image_std %v, rescale_factor %v: must be positive", h.Std, h.Rescale)
 	}
-	return &ImageProcessor{h.Patch, h.Temporal, h.Merge, h.MinPixels, h.MaxPixels, h.Rescale, h.Mean, h.Std, *config.Token}, nil
+	return nil
 }
 
-// Open reads an image, a PNG, JPEG, GIF, WebP or BMP file or a data: URL of one, and gives its patches. As transformers does, it
-// takes the first frame, upright by its EXIF orientation, and leaves transparency out.
-func (p *ImageProcessor) Open(source string) (Image, error) {
-	m, err := readImage(source)
-	if err != nil {
-		return Image{}, err
+// Open reads images, each a PNG, JPEG, GIF, WebP or BMP file or a data: URL of one. As transformers does, it takes the first frame,
+// upright as a JPEG's EXIF says, and leaves transparency out.
+func (p *ImageProcessor) Open(sources ...string) ([]Image, error) {
+	images := make([]Image, len(sources))
+	for i, source := range sources {
+		m, err := readImage(source)
+		if err == nil {
+			images[i], err = p.patches(m)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("image %d (%.80s): %w", i, source, err)
+		}
 	}
-	return p.patches(m)
-}
-
-// Process gives the patches of an image of bytes [height, width, RGB].
-func (p *ImageProcessor) Process(rgb []uint8, height, width int) (Image, error) {
-	if height < 1 || width < 1 || height > maxPixels/width || len(rgb) != 3*height*width {
-		return Image{}, fmt.Errorf("image: %d bytes are not %d×%d×3, at most %d pixels", len(rgb), height, width, maxPixels)
-	}
-	return p.patches(raster{rgb, width, height})
+	return images, nil
 }
 
 func (p *ImageProcessor) patches(m raster) (Image, error) {
@@ -127,7 +119,7 @@ func (p *ImageProcessor) patches(m raster) (Image, error) {
 	m = m.resize(width, height)
 	side := p.Patch * p.Merge
 	out := Image{Grid: [3]int{1, height / p.Patch, width / p.Patch}, Digest: p.digest(m)}
-	out.Pixels = make([]float32, 0, height*width*3*p.Temporal)
+	out.Pixels = make([]float32, 0, height*width*3*p.Frames)
 	levels := p.levels()
 	for window := range (height / side) * (width / side) {
 		top, left := window/(width/side)*side, window%(width/side)*side
@@ -140,7 +132,7 @@ func (p *ImageProcessor) patches(m raster) (Image, error) {
 						out.Pixels = append(out.Pixels, levels[channel][m.pix[3*(y*width+x)+channel]])
 					}
 				}
-				for range p.Temporal - 1 { // a still image is every frame of its patches
+				for range p.Frames - 1 { // a still image is every frame of its patches
 					out.Pixels = append(out.Pixels, out.Pixels[first:first+p.Patch*p.Patch]...)
 				}
 			}
@@ -152,22 +144,17 @@ func (p *ImageProcessor) patches(m raster) (Image, error) {
 // size is that of an image after resizing: multiples of a merge window's sides, near the given ones, within the bounds of pixels.
 func (p *ImageProcessor) size(height, width int) (h, w int, err error) {
 	if longer, shorter := max(height, width), min(height, width); longer > 200*shorter {
-		return 0, 0, fmt.Errorf("image of %d×%d pixels: one side may be at most 200 times the other", height, width)
+		return 0, 0, fmt.Errorf("%d×%d pixels: one side may be at most 200 times the other", height, width)
 	}
-	factor := float64(p.Patch * p.Merge)
-	multiples := func(round func(float64) float64, scale func(float64) float64) (h, w int) {
-		return int(round(scale(float64(height))/factor) * factor), int(round(scale(float64(width))/factor) * factor)
-	}
-	h, w = multiples(math.RoundToEven, func(side float64) float64 { return side })
-	pixels := float64(height * width)
+	f, y, x := float64(p.Patch*p.Merge), float64(height), float64(width)
+	h, w = int(math.RoundToEven(y/f)*f), int(math.RoundToEven(x/f)*f)
 	switch {
 	case h*w > p.MaxPixels:
-		shrink := math.Sqrt(pixels / float64(p.MaxPixels))
-		h, w = multiples(math.Floor, func(side float64) float64 { return side / shrink })
-		h, w = max(h, int(factor)), max(w, int(factor))
+		b := math.Sqrt(y * x / float64(p.MaxPixels))
+		h, w = int(max(f, math.Floor(y/b/f)*f)), int(max(f, math.Floor(x/b/f)*f))
 	case h*w < p.MinPixels:
-		grow := math.Sqrt(float64(p.MinPixels) / pixels)
-		h, w = multiples(math.Ceil, func(side float64) float64 { return side * grow })
+		b := math.Sqrt(float64(p.MinPixels) / (y * x))
+		h, w = int(math.Ceil(y*b/f)*f), int(math.Ceil(x*b/f)*f)
 	}
 	return h, w, nil
 }

@@ -27,24 +27,13 @@ func visionModels(t *testing.T) []string {
 	return files
 }
 
-// processor is the image processor of a reference model, whose folder names its file otherwise.
-func processor(t *testing.T, dir string) *ImageProcessor {
-	t.Helper()
-	p, err := source(func(name string) ([]byte, error) {
-		if name == "preprocessor_config.json" {
-			name = "preprocessor.json"
-		}
-		return os.ReadFile(filepath.Join(dir, name))
-	}).imageProcessor()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
 func TestImagesEqualTransformers(t *testing.T) {
 	for _, dir := range visionModels(t) {
-		p, ref := processor(t, dir), openReference(t, dir)
+		ref := openReference(t, dir)
+		p, err := OpenImageProcessor(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
 		var cases struct {
 			Preprocess []struct {
 				Height, Width int
@@ -60,7 +49,7 @@ func TestImagesEqualTransformers(t *testing.T) {
 			t.Fatal("no images in the reference", err)
 		}
 		for i, c := range cases.Preprocess {
-			m, err := p.Process(values[uint8](t, ref, "pre."+strconv.Itoa(i)+".image"), c.Height, c.Width)
+			m, err := p.patches(raster{values[uint8](t, ref, "pre."+strconv.Itoa(i)+".image"), c.Width, c.Height})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -3,70 +3,40 @@ package multimodal
 import "image"
 
 // convert fills m with the colours of d as libjpeg and, for levels of video, libwebp have them, which Pillow and torchvision decode
-// with: chroma of half the resolution is interpolated between its samples, and each colour is rounded once.
+// with: where chroma has half the resolution, the nearest sample weighs 3 and the next one 1, and halves go up and down in turn.
 func (m raster) convert(d *image.YCbCr, video bool) {
-	color := func(y, cb, cr int32) (r, g, b int32) {
-		y = y<<16 + 1<<15
-		return (y + 91881*cr) >> 16, (y - 22554*cb - 46802*cr) >> 16, (y + 116130*cb) >> 16
-	}
+	luma, black, red, blue, greenB, greenR := int32(1<<16), int32(0), int32(91881), int32(116130), int32(22554), int32(46802)
 	if video {
-		color = func(y, cb, cr int32) (r, g, b int32) {
-			y = (y-16)*19077 + 1<<13
-			return (y + 26149*cr) >> 14, (y - 6419*cb - 13320*cr) >> 14, (y + 33050*cb) >> 14
-		}
+		luma, black, red, blue, greenB, greenR = 76308, 16, 104596, 132200, 25676, 53280
 	}
-	fx, fy := 1, 1
-	switch d.SubsampleRatio {
-	case image.YCbCrSubsampleRatio422:
-		fx = 2
-	case image.YCbCrSubsampleRatio420:
-		fx, fy = 2, 2
-	case image.YCbCrSubsampleRatio440:
-		fy = 2
-	}
-	chroma := [2][]int32{make([]int32, m.width), make([]int32, m.width)}
+	halfX := d.SubsampleRatio == image.YCbCrSubsampleRatio422 || d.SubsampleRatio == image.YCbCrSubsampleRatio420
+	halfY := d.SubsampleRatio == image.YCbCrSubsampleRatio440 || d.SubsampleRatio == image.YCbCrSubsampleRatio420
+	out := m.pix
 	for y := range m.height {
-		for i, plane := range [2][]uint8{d.Cb, d.Cr} {
-			if fx == 1 && fy == 1 {
-				for x := range chroma[i] {
-					chroma[i][x] = int32(plane[d.COffset(x, y)])
-				}
-			} else {
-				interpolate(chroma[i], plane, d.CStride, (m.height+fy-1)/fy, fx, fy, y)
+		next := d.COffset(0, neighbour(y, m.height, halfY)) - d.COffset(0, y)
+		for x := range m.width {
+			at, beside := d.COffset(x, y), d.COffset(neighbour(x, m.width, halfX), y)
+			round := 8 - x%2
+			switch {
+			case halfX && !halfY:
+				round = 4 + x%2*4
+			case halfY && !halfX:
+				round = 4 + y%2*4
 			}
-		}
-		out := m.pix[3*y*m.width:][:3*m.width]
-		for x, luma := range d.Y[d.YOffset(0, y):][:m.width] {
-			r, g, b := color(int32(luma), chroma[0][x]-128, chroma[1][x]-128)
-			out[3*x], out[3*x+1], out[3*x+2] = toByte(r), toByte(g), toByte(b)
+			chroma := func(c []uint8) int32 {
+				return (9*int32(c[at])+3*int32(c[beside])+3*int32(c[at+next])+int32(c[beside+next])+int32(round))>>4 - 128
+			}
+			l, cb, cr := (int32(d.Y[d.YOffset(x, y)])-black)*luma+1<<15, chroma(d.Cb), chroma(d.Cr)
+			out[0], out[1], out[2] = toByte((l+red*cr)>>16), toByte((l-greenB*cb-greenR*cr)>>16), toByte((l+blue*cb)>>16)
+			out = out[3:]
 		}
 	}
 }
 
-// interpolate fills a row of chroma at full resolution: each sample weighs 3/4 where it is the nearest and 1/4 where it is the next.
-// Halves are rounded up and down in turn.
-func interpolate(out []int32, plane []uint8, stride, rows, fx, fy, y int) {
-	near, next := plane[y/fy*stride:], plane[y/fy*stride:]
-	if fy == 2 {
-		next = plane[min(max(y/2-1+y%2*2, 0), rows-1)*stride:]
+// neighbour is a place, of n, whose chroma sample is next to that of place i.
+func neighbour(i, n int, half bool) int {
+	if !half {
+		return i
 	}
-	samples := (len(out) + fx - 1) / fx
-	column := func(x int) int32 {
-		if fy == 1 {
-			return int32(near[x])
-		}
-		return 3*int32(near[x]) + int32(next[x])
-	}
-	for x := range out {
-		if fx == 1 {
-			out[x] = (column(x) + 1 + int32(y%2)) >> 2
-			continue
-		}
-		v := 3*column(x/2) + column(min(max(x/2-1+x%2*2, 0), samples-1))
-		if fy == 1 {
-			out[x] = (v + 1 + int32(x%2)) >> 2
-		} else {
-			out[x] = (v + 8 - int32(x%2)) >> 4
-		}
-	}
+	return min(max(i-1+i%2*2, 0), n-1)
 }
