@@ -84,7 +84,7 @@ func (m *Model) block(outer *torch.Scope, i int, x, r torch.Tensor, in input, c 
 		x, h = s.AddRMSNorm(x, s.Linear(a, l.out, l.outBias), l.mlpNorm, m.Eps)
 		s.Move(outer, x)
 		x2 = x
-		return s.Linear(s.SiLUMul(s.Linear(h, l.gateUp, l.guBias)), l.down, l.downBias)
+		return s.Linear(s.SiLUMul(s.Linear(h, l.mlp.gateUp, l.mlp.guBias)), l.mlp.down, l.mlp.downBias)
 	})
 	return x2, r2
 }

@@ -35,26 +35,26 @@ type merger struct{ norm, fc1, fc2 affine }
 func (m *Model) newTower(s *torch.Scope) *tower {
 	v, t := m.Vision, &tower{visionKind: visionKinds[m.Family]}
 	norm := func(name string, width int) (a affine) {
-		a.w = m.vector(s, part{t.prefix + name + ".weight", width})
+		a.w = m.vector(s, part{t.visionKind.tower + name + ".weight", width})
 		if t.biased {
-			a.b = m.vector(s, part{t.prefix + name + ".bias", width})
+			a.b = m.vector(s, part{t.visionKind.tower + name + ".bias", width})
 		}
 		return a
 	}
 	linear := func(in, out int, name string, parts ...string) (a affine) {
 		var ps []part
 		for _, p := range parts {
-			ps = append(ps, part{t.prefix + name + p, out})
+			ps = append(ps, part{t.visionKind.tower + name + p, out})
 		}
 		a.w, a.b = m.linear(s, in, true, ps...)
 		return a
 	}
-	t.patch.w = m.leaf(s, []part{{t.prefix + "patch_embed.proj.weight", v.Width}}, 3, v.Frames, v.Patch, v.Patch)
+	t.patch.w = m.leaf(s, []part{{t.visionKind.tower + "patch_embed.proj.weight", v.Width}}, 3, v.Frames, v.Patch, v.Patch)
 	if t.biased {
-		t.patch.b = m.vector(s, part{t.prefix + "patch_embed.proj.bias", v.Width})
+		t.patch.b = m.vector(s, part{t.visionKind.tower + "patch_embed.proj.bias", v.Width})
 	}
 	if v.Side > 0 {
-		t.table = m.matrix(s, v.Width, part{t.prefix + "pos_embed.weight", v.Side * v.Side})
+		t.table = m.matrix(s, v.Width, part{t.visionKind.tower + "pos_embed.weight", v.Side * v.Side})
 	}
 	up, down := []string{"mlp.linear_fc1"}, "mlp.linear_fc2"
 	if t.gated {
