@@ -61,11 +61,13 @@ func (p *ImageProcessor) Find(ids []int32, images []Image) (ImagePrompt, error) 
 	}
 	start := 0
 	for i, m := range images {
-		start += slices.Index(ids[start:], p.Token)
+		for start < len(ids) && ids[start] != p.Token {
+			start++
+		}
 		span := Span{start, p.windows(m)}
 		start += span.Len
 		if n := p.placeholders(ids[span.Start:start]); n < span.Len {
-			return ImagePrompt{}, fmt.Errorf("image %d stands for %d tokens, and other tokens follow %d of its placeholders", i, span.Len, n)
+			return ImagePrompt{}, fmt.Errorf("image %d stands for %d tokens, and of those from %d on %d are placeholders", i, span.Len, span.Start, n)
 		}
 		prompt.Spans = append(prompt.Spans, span)
 	}
