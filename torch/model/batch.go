@@ -103,6 +103,28 @@ func (b *Batch) check(slots, vocab int) error {
 	return nil
 }
 
+// checkImages finds what would put a wrong embedding into a row: features is how many have been seen, token the id of an image's rows,
+// all whether every feature must have its row.
+func (b *Batch) checkImages(features int, token int32, all bool) error {
+	taken := make([]bool, features)
+	left, last := features, int32(-1)
+	for _, i := range b.Images {
+		if i.Row <= last || int(i.Row) >= b.Len() || b.IDs[i.Row] != token {
+			return fmt.Errorf("model: row %d of %d takes a part of an image, but is not an image token (%d) after row %d", i.Row, b.Len(), token, last)
+		}
+		if last = i.Row; i.Feature < 0 || int(i.Feature) >= features {
+			return fmt.Errorf("model: row %d takes row %d of %d image embeddings; %d rows stand for images", i.Row, i.Feature, features, len(b.Images))
+		}
+		if !taken[i.Feature] {
+			taken[i.Feature], left = true, left-1
+		}
+	}
+	if all && left > 0 {
+		return fmt.Errorf("model: %d rows stand for images that have %d embeddings", features-left, features)
+	}
+	return nil
+}
+
 func pairs(flat []int32) [][2]int32 {
 	p := make([][2]int32, len(flat)/2)
 	for i := range p {
@@ -114,10 +136,11 @@ func pairs(flat []int32) [][2]int32 {
 // input is a batch as tensors, made once and shared by all layers.
 type input struct {
 	ids, cos, sin, rows, seqs, ranges, slots torch.Tensor
+	imageRows, features                      torch.Tensor // rows that stand for images, and which of their embeddings they take
 }
 
 func (m *Model) input(s *torch.Scope, b *Batch) input {
-	cos, sin := m.Rope.angles(b.Positions, m.HeadDim)
+	cos, sin := m.Rope.angles(b, m.HeadDim)
 	n, half := b.Len(), m.HeadDim/2
 	in := input{
 		ids: torch.New(s, b.IDs), cos: torch.New(s, cos, n, half), sin: torch.New(s, sin, n, half),
@@ -125,6 +148,13 @@ func (m *Model) input(s *torch.Scope, b *Batch) input {
 	}
 	if b.Slots != nil {
 		in.slots = torch.New(s, b.Slots)
+	}
+	if len(b.Images) > 0 {
+		rows, features := make([]int64, len(b.Images)), make([]int32, len(b.Images))
+		for k, i := range b.Images {
+			rows[k], features[k] = int64(i.Row), i.Feature
+		}
+		in.imageRows, in.features = torch.New(s, rows), torch.New(s, features)
 	}
 	return in
 }

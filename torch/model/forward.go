@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/molt-go/molt/torch"
@@ -27,17 +28,14 @@ func (m *Model) CacheBytes() int { return 2 * m.Layers * m.KVHeads * m.HeadDim *
 
 // Hidden runs the decoder over the rows of b and gives their last hidden states [N, hidden], after the final norm.
 // Without a cache, slot i is row i of the batch itself; with one, each row's key and value are first written to b.Slots, and the
-// cache must not require grad.
-func (m *Model) Hidden(s *torch.Scope, b *Batch, c *Cache) (torch.Tensor, error) {
-	slots := b.Len()
-	if c != nil {
-		slots = c.slots
-	}
-	if err := b.check(slots, m.Vocab); err != nil {
+// cache must not require grad. b.Images take their embeddings from seen, end to end; without a cache, all of them.
+func (m *Model) Hidden(s *torch.Scope, b *Batch, c *Cache, seen ...Seen) (torch.Tensor, error) {
+	in, err := m.inputs(s, b, c, seen)
+	if err != nil {
 		return torch.Tensor{}, err
 	}
 	return s.Block(func(s *torch.Scope) torch.Tensor {
-		var x []torch.Tensor
+		x := in
 		for _, stage := range m.stages(s, b, c) {
 			x = stage(s, x)
 		}
@@ -46,26 +44,79 @@ func (m *Model) Hidden(s *torch.Scope, b *Batch, c *Cache) (torch.Tensor, error)
 }
 
 // HiddenAgain is Hidden without a cache that keeps only what goes into each layer. back takes the gradient of the result, runs the
-// layers again, from the last, and adds up the gradients of the weights; b must not have changed.
-func (m *Model) HiddenAgain(s *torch.Scope, b *Batch) (h torch.Tensor, back func(s *torch.Scope, grad torch.Tensor), err error) {
-	if err := b.check(b.Len(), m.Vocab); err != nil {
+// layers again, from the last, and adds up the gradients of the weights, and of those that made seen; b must not have changed.
+func (m *Model) HiddenAgain(s *torch.Scope, b *Batch, seen ...Seen) (h torch.Tensor, back func(s *torch.Scope, grad torch.Tensor), err error) {
+	in, err := m.inputs(s, b, nil, seen)
+	if err != nil {
 		return h, nil, err
 	}
-	out, again := s.Recompute(m.stages(s, b, nil))
-	return out[0], func(s *torch.Scope, grad torch.Tensor) { again(s, []torch.Tensor{grad}) }, nil
+	out, again := s.Recompute(m.stages(s, b, nil), in...)
+	return out[0], func(s *torch.Scope, grad torch.Tensor) {
+		var roots, grads []torch.Tensor
+		for i, g := range again(s, []torch.Tensor{grad}) {
+			if g != (torch.Tensor{}) && in[i].RequiresGrad() {
+				roots, grads = append(roots, in[i]), append(grads, g)
+			}
+		}
+		if len(roots) > 0 {
+			s.Backward(roots, grads)
+		}
+	}, nil
+}
+
+// inputs checks what Hidden is given, and joins what has been seen: the embeddings and what deepstack adds after each layer.
+func (m *Model) inputs(s *torch.Scope, b *Batch, c *Cache, seen []Seen) ([]torch.Tensor, error) {
+	slots := b.Len()
+	if c != nil {
+		slots = c.slots
+	}
+	if err := b.check(slots, m.Vocab); err != nil {
+		return nil, err
+	}
+	if m.Vision == nil && len(seen)+len(b.Images) > 0 {
+		return nil, fmt.Errorf("model: %s has no vision tower, but the batch has images", m.Family)
+	}
+	if m.Vision == nil {
+		return nil, nil
+	}
+	features, parts := 0, make([][]torch.Tensor, 1+len(m.Vision.Deepstack))
+	for _, x := range seen {
+		features += x.Embeds.Dim(0)
+		for i, t := range append([]torch.Tensor{x.Embeds}, x.Deepstack...) {
+			parts[i] = append(parts[i], t)
+		}
+	}
+	if err := b.checkImages(features, m.Vision.Image, c == nil); err != nil || len(b.Images) == 0 {
+		return nil, err
+	}
+	in := make([]torch.Tensor, len(parts))
+	for i, p := range parts {
+		in[i] = s.Cat(0, p...)
+	}
+	return in, nil
 }
 
 // stages are the embedding, the layers, between which x is the residual stream and r what the layer before adds to it, and the
-// final norm.
+// final norm. What is seen goes in first; what deepstack has not yet added goes along.
 func (m *Model) stages(s *torch.Scope, b *Batch, c *Cache) []torch.Stage {
 	in := m.input(s, b)
-	stages := []torch.Stage{func(s *torch.Scope, _ []torch.Tensor) []torch.Tensor {
-		return []torch.Tensor{s.Embedding(m.embed, in.ids), {}}
+	stages := []torch.Stage{func(s *torch.Scope, seen []torch.Tensor) []torch.Tensor {
+		x := s.Embedding(m.embed, in.ids)
+		if len(seen) == 0 {
+			return []torch.Tensor{x, {}}
+		}
+		x = s.Call("aten::index_copy", x, 0, in.imageRows, s.IndexSelect(seen[0], 0, in.features))[0]
+		return append([]torch.Tensor{x, {}}, seen[1:]...)
 	}}
 	for i := range m.layers {
 		stages = append(stages, func(s *torch.Scope, x []torch.Tensor) []torch.Tensor {
 			x0, r := m.block(s, i, x[0], x[1], in, c)
-			return []torch.Tensor{x0, r}
+			more := x[2:]
+			if len(more) > 0 {
+				r = s.Call("aten::index_add", r, 0, in.imageRows, s.IndexSelect(more[0], 0, in.features))[0]
+				more = more[1:]
+			}
+			return append([]torch.Tensor{x0, r}, more...)
 		})
 	}
 	return append(stages, func(s *torch.Scope, x []torch.Tensor) []torch.Tensor {

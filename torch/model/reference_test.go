@@ -89,9 +89,9 @@ func score(t *testing.T, s *torch.Scope, m *Model, ids []int32) (logp, entropy [
 	return logp, entropy
 }
 
-func hidden(t *testing.T, s *torch.Scope, m *Model, b *Batch, c *Cache) torch.Tensor {
+func hidden(t *testing.T, s *torch.Scope, m *Model, b *Batch, c *Cache, seen ...Seen) torch.Tensor {
 	t.Helper()
-	h, err := m.Hidden(s, b, c)
+	h, err := m.Hidden(s, b, c, seen...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,17 +330,6 @@ func TestModelsGradientsEqualTransformers(t *testing.T) {
 	for _, f := range models(t) {
 		t.Run(filepath.Base(f.path), func(t *testing.T) {
 			f.t = t
-			var ref struct {
-				NLL   float64 `json:"right_mean_nll"`
-				Grads map[string]struct {
-					Norm  float64   `json:"norm"`
-					Sum   float64   `json:"sum"`
-					Dot   float64   `json:"dot_weight"`
-					First []float32 `json:"first"`
-					Max   float64   `json:"max_abs"`
-				} `json:"grad_of_right_mean_nll"`
-			}
-			readJSON(t, filepath.Join(f.path, "ref.json"), &ref)
 			do(t, func(s *torch.Scope) {
 				m := load(t, s, f.path, torch.Float32)
 				for _, leaf := range m.Leaves() {
@@ -357,41 +346,62 @@ func TestModelsGradientsEqualTransformers(t *testing.T) {
 					}
 				}
 				b.Pad(0)
-				h := s.IndexSelect(hidden(t, s, m, &b, nil), 0, torch.New(s, at))
-				logp, _ := m.LogP(s, h, next, slices.Repeat([]float32{1}, len(next)))
-				loss := s.Neg(s.Mean(logp))
-				if math.Abs(loss.Item()-ref.NLL) > 3e-5 {
-					t.Errorf("mean NLL %v, want %v", loss.Item(), ref.NLL)
-				}
+				loss := meanNLL(s, m, hidden(t, s, m, &b, nil), at, next)
 				s.Backward([]torch.Tensor{loss}, nil)
-				seen := 0
-				for _, p := range m.Params() {
-					want, ok := ref.Grads[p.Name]
-					if !ok {
-						t.Errorf("no reference gradient for %s", p.Name)
-						continue
-					}
-					seen++
-					g := torch.Values[float32](p.Grad(s))
-					w := torch.Values[float32](p.Tensor)
-					var sum, square, dot float64
-					for i, x := range g {
-						sum += float64(x)
-						square += float64(x) * float64(x)
-						dot += float64(x) * float64(w[i])
-					}
-					scale := 1e-4*want.Norm + 1e-7
-					if math.Abs(math.Sqrt(square)-want.Norm) > scale || math.Abs(sum-want.Sum) > scale*math.Sqrt(float64(len(g))) || math.Abs(dot-want.Dot) > scale*10 {
-						t.Errorf("%s: norm %v sum %v dot %v, want %v %v %v", p.Name, math.Sqrt(square), sum, dot, want.Norm, want.Sum, want.Dot)
-					}
-					if diff := cmp.Diff(want.First, g[:len(want.First)], cmpopts.EquateApprox(1e-4, 1e-4*want.Max)); diff != "" {
-						t.Errorf("%s: first entries: %s", p.Name, diff)
-					}
-				}
-				if seen != len(ref.Grads) {
-					t.Errorf("%d gradients compared, the reference has %d", seen, len(ref.Grads))
-				}
+				f.compareGradients(s, m, loss.Item())
 			})
 		})
+	}
+}
+
+// meanNLL of tokens next, each after the row at of h.
+func meanNLL(s *torch.Scope, m *Model, h torch.Tensor, at, next []int32) torch.Tensor {
+	logp, _ := m.LogP(s, s.IndexSelect(h, 0, torch.New(s, at)), next, slices.Repeat([]float32{1}, len(next)))
+	return s.Neg(s.Mean(logp))
+}
+
+// compareGradients compares what backward left with the reference's gradients of the mean NLL.
+func (f folder) compareGradients(s *torch.Scope, m *Model, nll float64) {
+	t := f.t
+	var ref struct {
+		NLL   float64 `json:"right_mean_nll"`
+		Grads map[string]struct {
+			Norm  float64   `json:"norm"`
+			Sum   float64   `json:"sum"`
+			Dot   float64   `json:"dot_weight"`
+			First []float32 `json:"first"`
+			Max   float64   `json:"max_abs"`
+		} `json:"grad_of_right_mean_nll"`
+	}
+	readJSON(t, filepath.Join(f.path, "ref.json"), &ref)
+	if math.Abs(nll-ref.NLL) > 3e-5 {
+		t.Errorf("mean NLL %v, want %v", nll, ref.NLL)
+	}
+	seen := 0
+	for _, p := range m.Params() {
+		want, ok := ref.Grads[p.Name]
+		if !ok {
+			t.Errorf("no reference gradient for %s", p.Name)
+			continue
+		}
+		seen++
+		g := torch.Values[float32](p.Grad(s))
+		w := torch.Values[float32](p.Tensor)
+		var sum, square, dot float64
+		for i, x := range g {
+			sum += float64(x)
+			square += float64(x) * float64(x)
+			dot += float64(x) * float64(w[i])
+		}
+		scale := 1e-4*want.Norm + 1e-7
+		if math.Abs(math.Sqrt(square)-want.Norm) > scale || math.Abs(sum-want.Sum) > scale*math.Sqrt(float64(len(g))) || math.Abs(dot-want.Dot) > scale*10 {
+			t.Errorf("%s: norm %v sum %v dot %v, want %v %v %v", p.Name, math.Sqrt(square), sum, dot, want.Norm, want.Sum, want.Dot)
+		}
+		if diff := cmp.Diff(want.First, g[:len(want.First)], cmpopts.EquateApprox(1e-4, 1e-4*want.Max)); diff != "" {
+			t.Errorf("%s: first entries: %s", p.Name, diff)
+		}
+	}
+	if seen != len(ref.Grads) {
+		t.Errorf("%d gradients compared, the reference has %d", seen, len(ref.Grads))
 	}
 }

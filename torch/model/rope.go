@@ -198,19 +198,37 @@ func (r Rope) ramp(d int) (from, width float32) {
 	return float32(low), float32(high - low)
 }
 
-// angles gives cos and sin [len(positions), d/2] of position × frequency, the product in float32 as transformers has it.
-func (r Rope) angles(positions []int32, d int) (cos, sin []float32) {
+// angles gives cos and sin [b.Len(), d/2] of position × frequency, the product in float32 as transformers has it.
+func (r Rope) angles(b *Batch, d int) (cos, sin []float32) {
 	f := r.frequencies(d)
 	scale := 1.0
 	if r.Type == "yarn" {
 		scale = r.Scale
 	}
-	cos, sin = make([]float32, len(positions)*len(f)), make([]float32, len(positions)*len(f))
-	for i, p := range positions {
+	cos, sin = make([]float32, b.Len()*len(f)), make([]float32, b.Len()*len(f))
+	images := b.Images
+	for i, p := range b.Positions {
+		at := [3]int32{p, p, p}
+		if len(images) > 0 && int(images[0].Row) == i {
+			at, images = images[0].At, images[1:]
+		}
 		for j, w := range f {
-			s, c := math.Sincos(float64(float32(p) * w))
+			s, c := math.Sincos(float64(float32(at[r.axis(j)]) * w))
 			cos[i*len(f)+j], sin[i*len(f)+j] = float32(scale*c), float32(scale*s)
 		}
 	}
 	return cos, sin
+}
+
+// axis is the one that pair j turns with.
+func (r Rope) axis(j int) int {
+	switch k := j % 3; {
+	case r.Interlaced && j < 3*r.Axes[k]:
+		return k
+	case r.Interlaced || j < r.Axes[0]:
+		return 0
+	case j < r.Axes[0]+r.Axes[1]:
+		return 1
+	}
+	return 2
 }
