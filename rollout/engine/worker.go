@@ -16,7 +16,8 @@ type worker struct {
 	scope   *torch.Scope
 	model   *model.Model
 	cache   *model.Cache
-	version int32 // of the weights; negative before the first
+	version int32                    // of the weights; negative before the first
+	seen    map[[32]byte][][]float32 // what the vision tower made of the last step's images, by digest
 }
 
 func newWorker(s *torch.Scope, e *Engine) *worker {
@@ -34,7 +35,7 @@ func (w *worker) load(l *load) {
 		l.done <- err
 	}()
 	if err = w.model.CopyFrom(w.scope, l.params); err == nil {
-		w.version = l.version
+		w.version, w.seen = l.version, nil
 		w.engine.sched.refit(w.engine.config.RefitKV == RefitKeep)
 	}
 }
@@ -54,7 +55,11 @@ func (w *worker) step() (bool, error) {
 	w.scope.NoGrad(func(s *torch.Scope) torch.Tensor {
 		p.batch.Pad(int64(e.limits.pages) * pageSize)
 		var h torch.Tensor
-		if h, err = w.model.Hidden(s, &p.batch, w.cache); err == nil && len(p.draws) > 0 {
+		var seen []model.Seen
+		if seen, err = w.see(s, p.images); err == nil {
+			h, err = w.model.Hidden(s, &p.batch, w.cache, seen...)
+		}
+		if err == nil && len(p.draws) > 0 {
 			drawn = w.draw(s, h, p.draws)
 		}
 		return torch.Tensor{}

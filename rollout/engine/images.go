@@ -1,0 +1,114 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/molt-go/molt/rollout"
+	"github.com/molt-go/molt/torch"
+	"github.com/molt-go/molt/torch/model"
+)
+
+// picture is an image of a request.
+type picture struct {
+	model.Placed
+	digest [32]byte
+	pixels []float32
+}
+
+// pictures checks a request's images against its tokens and the vision tower v: an error here is one request's, later it would be all's.
+func pictures(r rollout.Request, v *model.Vision) ([]picture, error) {
+	if v == nil {
+		if len(r.Images) > 0 {
+			return nil, fmt.Errorf("engine: the request has %d images; this model reads text only", len(r.Images))
+		}
+		return nil, nil
+	}
+	placeholders, end := 0, 0
+	for _, id := range r.IDs {
+		if id == v.Image {
+			placeholders++
+		}
+	}
+	ps := make([]picture, len(r.Images))
+	for i, m := range r.Images {
+		h, w := m.Grid[1], m.Grid[2]
+		switch {
+		case m.Grid[0] != 1 || min(h, w) < 1 || max(h, w) > 1<<15 || h%v.Merge != 0 || w%v.Merge != 0:
+			return nil, fmt.Errorf("engine: image %d has the grid %v: want 1 and two positive multiples of %d", i, m.Grid, v.Merge)
+		case m.Len != h*w/(v.Merge*v.Merge) || m.Start < end || m.Start > len(r.IDs)-m.Len:
+			return nil, fmt.Errorf("engine: image %d of %v patches needs %d placeholders; it has %d from token %d of %d on", i, m.Grid,
+				h*w/(v.Merge*v.Merge), m.Len, m.Start, len(r.IDs))
+		case len(m.Pixels) != h*w*3*v.Frames*v.Patch*v.Patch:
+			return nil, fmt.Errorf("engine: image %d of %v patches has %d numbers, want %d", i, m.Grid, len(m.Pixels), h*w*3*v.Frames*v.Patch*v.Patch)
+		}
+		end = m.Start + m.Len
+		for _, id := range r.IDs[m.Start:end] {
+			if id != v.Image {
+				return nil, fmt.Errorf("engine: token %d stands among the placeholders (%d) of image %d", id, v.Image, i)
+			}
+		}
+		placeholders -= m.Len
+		ps[i] = picture{model.Placed{Start: m.Start, Len: m.Len, Grid: m.Grid}, m.Digest, m.Pixels}
+	}
+	if placeholders > 0 {
+		return nil, fmt.Errorf("engine: %d placeholders (token %d) of the request belong to none of its %d images", placeholders, v.Image, len(ps))
+	}
+	return ps, nil
+}
+
+// place gives n rows of the batch, which are q's tokens from `from` on, their rotary positions and the embeddings of images.
+func (p *plan) place(q *sequence, row, from, n int) {
+	if len(q.images) == 0 {
+		return
+	}
+	placed := make([]model.Placed, len(q.images))
+	for i, m := range q.images {
+		placed[i] = m.Placed
+		if m.Start < from+n && from < m.Start+m.Len {
+			placed[i].Feature = p.feature(m)
+		}
+	}
+	p.batch.Place(q.merge, row, from, n, placed)
+}
+
+// feature is where the embeddings of an image begin in this step.
+func (p *plan) feature(m picture) (first int32) {
+	for _, other := range p.images {
+		if other.digest == m.digest {
+			return first
+		}
+		first += int32(other.Len)
+	}
+	p.images = append(p.images, m)
+	return first
+}
+
+// see gives the embeddings of a step's images. They are kept for the next step, which may go on within an image.
+func (w *worker) see(s *torch.Scope, images []picture) ([]model.Seen, error) {
+	before := w.seen
+	w.seen = map[[32]byte][][]float32{}
+	out := make([]model.Seen, len(images))
+	for i, m := range images {
+		features, ok := before[m.digest]
+		if !ok {
+			seen, err := w.model.See(s, m.pixels, [][3]int{m.Grid})
+			if err != nil {
+				return nil, err
+			}
+			for _, t := range append([]torch.Tensor{seen.Embeds}, seen.Deepstack...) {
+				features = append(features, torch.Values[float32](t))
+			}
+			w.engine.counts.Images++
+		}
+		w.seen[m.digest] = features
+		for k, f := range features {
+			t := s.To(torch.New(s, f, m.Len, w.model.Width), w.model.DType)
+			if k == 0 {
+				out[i].Embeds = t
+			} else {
+				out[i].Deepstack = append(out[i].Deepstack, t)
+			}
+		}
+	}
+	return out, nil
+}
