@@ -10,7 +10,6 @@ import (
 	_ "image/gif" // formats that image.Decode knows
 	_ "image/jpeg"
 	_ "image/png"
-	"os"
 	"strings"
 
 	_ "golang.org/x/image/bmp"
@@ -22,7 +21,7 @@ const maxPixels = 1 << 26
 
 // readImage reads an image from a file, a data: URL or its base64.
 func readImage(source string) (raster, error) {
-	data, err := readFile(source)
+	data, err := folder("")(source)
 	encoded := source
 	if head, body, ok := strings.Cut(source, ","); ok && strings.HasPrefix(head, "data:") && strings.HasSuffix(head, ";base64") {
 		encoded = body
@@ -36,17 +35,6 @@ func readImage(source string) (raster, error) {
 		return raster{}, fmt.Errorf("it is neither a file that can be read nor a data: URL in base64: %w", err)
 	}
 	return decodeImage(data)
-}
-
-func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular() || info.Size() > maxFile:
-		return nil, fmt.Errorf("it must be a file of at most %d bytes", maxFile)
-	}
-	return os.ReadFile(path)
 }
 
 func decodeImage(data []byte) (raster, error) {

@@ -176,7 +176,7 @@ func TestHostileImagesAreErrorsWithinASecond(t *testing.T) {
 	p := &ImageProcessor{Patch: 14, Frames: 2, Merge: 2, MinPixels: 784, MaxPixels: 50176, Rescale: 1. / 255, Std: [3]float32{1, 1, 1}}
 	for source, want := range map[string]string{
 		"truncated": "not enough pixel data", "huge": "1048576×900 pixels", "empty": "unknown format", "text": "unknown format", "line": "200 times", "missing": "no such file",
-		".": "must be a file", "https://example.com/a.png": "neither a file", "data:image/png;base64,!!!!": "neither a file",
+		".": "is not a file", "https://example.com/a.png": "neither a file", "data:image/png;base64,!!!!": "neither a file",
 	} {
 		began := time.Now()
 		name := source

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/molt-go/molt/rollout"
 	"github.com/molt-go/molt/torch"
@@ -17,41 +18,34 @@ type picture struct {
 
 // pictures checks a request's images against its tokens and the vision tower v: an error here is one request's, later it would be all's.
 func pictures(r rollout.Request, v *model.Vision) ([]picture, error) {
+	if v == nil && len(r.Images) > 0 {
+		return nil, fmt.Errorf("engine: the request has %d images; this model reads text only", len(r.Images))
+	}
 	if v == nil {
-		if len(r.Images) > 0 {
-			return nil, fmt.Errorf("engine: the request has %d images; this model reads text only", len(r.Images))
-		}
 		return nil, nil
 	}
-	placeholders, end := 0, 0
-	for _, id := range r.IDs {
-		if id == v.Image {
-			placeholders++
-		}
-	}
-	ps := make([]picture, len(r.Images))
+	ps, rest := make([]picture, len(r.Images)), slices.Clone(r.IDs) // without the placeholders of images so far
 	for i, m := range r.Images {
 		h, w := m.Grid[1], m.Grid[2]
-		switch {
-		case m.Grid[0] != 1 || min(h, w) < 1 || max(h, w) > 1<<15 || h%v.Merge != 0 || w%v.Merge != 0:
+		if m.Grid[0] != 1 || min(h, w) < 1 || max(h, w) > 1<<15 || h%v.Merge != 0 || w%v.Merge != 0 {
 			return nil, fmt.Errorf("engine: image %d has the grid %v: want 1 and two positive multiples of %d", i, m.Grid, v.Merge)
-		case m.Len != h*w/(v.Merge*v.Merge) || m.Start < end || m.Start > len(r.IDs)-m.Len:
-			return nil, fmt.Errorf("engine: image %d of %v patches needs %d placeholders; it has %d from token %d of %d on", i, m.Grid,
-				h*w/(v.Merge*v.Merge), m.Len, m.Start, len(r.IDs))
-		case len(m.Pixels) != h*w*3*v.Frames*v.Patch*v.Patch:
-			return nil, fmt.Errorf("engine: image %d of %v patches has %d numbers, want %d", i, m.Grid, len(m.Pixels), h*w*3*v.Frames*v.Patch*v.Patch)
 		}
-		end = m.Start + m.Len
-		for _, id := range r.IDs[m.Start:end] {
-			if id != v.Image {
-				return nil, fmt.Errorf("engine: token %d stands among the placeholders (%d) of image %d", id, v.Image, i)
-			}
+		n := 0
+		for j := m.Start; j >= 0 && j < len(rest) && rest[j] == v.Image && n < m.Len; j++ {
+			rest[j] = -1
+			n++
 		}
-		placeholders -= m.Len
+		if tokens := h * w / (v.Merge * v.Merge); n != tokens || m.Len != tokens {
+			return nil, fmt.Errorf("engine: image %d stands for %d tokens; it has %d of its %d placeholders (token %d) from token %d on", i, tokens, n,
+				m.Len, v.Image, m.Start)
+		}
+		if numbers := h * w * 3 * v.Frames * v.Patch * v.Patch; len(m.Pixels) != numbers {
+			return nil, fmt.Errorf("engine: image %d of %v patches has %d numbers, want %d", i, m.Grid, len(m.Pixels), numbers)
+		}
 		ps[i] = picture{model.Placed{Start: m.Start, Len: m.Len, Grid: m.Grid}, m.Digest, m.Pixels}
 	}
-	if placeholders > 0 {
-		return nil, fmt.Errorf("engine: %d placeholders (token %d) of the request belong to none of its %d images", placeholders, v.Image, len(ps))
+	if i := slices.Index(rest, v.Image); i >= 0 {
+		return nil, fmt.Errorf("engine: the placeholder (token %d) at token %d belongs to none of the request's %d images", v.Image, i, len(ps))
 	}
 	return ps, nil
 }
