@@ -40,11 +40,7 @@ func (s *Scope) Norm(x Tensor) Tensor { return s.one(&opNorm, nil, tensor(x)) }
 func (s *Scope) LayerNorm(x, w, b Tensor, eps float64) Tensor {
 	return s.one(&opLayerNorm, []int{x.Dim(-1)}, tensor(x), list(0, 1), tensor(w), tensor(b), float(eps))
 }
-
-// GELU is exact with approximate "none", and the common formula with tanh with "tanh".
-func (s *Scope) GELU(x Tensor, approximate string) Tensor {
-	return s.Call("aten::gelu", x, approximate)[0]
-}
+func (s *Scope) GELU(x Tensor) Tensor { return s.one(&opGELU, nil, tensor(x)) } // the exact one
 
 // Linear is x·wᵀ + b: x [N,in], w [out,in], b [out] or none.
 func (s *Scope) Linear(x, w, b Tensor) Tensor {
@@ -112,7 +108,19 @@ func (s *Scope) Rotary(x, cos, sin Tensor) Tensor {
 }
 
 // SiLUMul is silu(gate)·up of gateUp [N,2I], gates first: [N,I].
-func (s *Scope) SiLUMul(gateUp Tensor) Tensor { return s.one(&opSiLUMul, nil, tensor(gateUp)) }
+func (s *Scope) SiLUMul(gateUp Tensor) Tensor {
+	return s.one(&opActMul, nil, tensor(gateUp), truth(false))
+}
+
+// GELUMul is SiLUMul with GELU by its tanh formula.
+func (s *Scope) GELUMul(gateUp Tensor) Tensor {
+	return s.one(&opActMul, nil, tensor(gateUp), truth(true))
+}
+
+// SoftCap is limit·tanh(logits/limit), in float32, as LMLogP works with it. It has no gradient.
+func (s *Scope) SoftCap(logits Tensor, limit float64) Tensor {
+	return s.one(&opSoftCap, nil, tensor(logits), float(limit))
+}
 
 // LMLogP gives the log-probs [N,K] of ids int64 [N,K] and the entropy [N] under softmax(h·wᵀ·invT), for h [N,D], w [V,D] and
 // invT float32 [N], with chunk rows of logits at a time. Softcap 0 is off.
@@ -153,6 +161,7 @@ var (
 	opLogSoftmax  = op{name: "aten::log_softmax", overload: "int"}
 	opNorm        = op{name: "aten::linalg_vector_norm"}
 	opLayerNorm   = op{name: "aten::layer_norm"}
+	opGELU        = op{name: "aten::gelu"}
 	opLinear      = op{name: "molt::linear"}
 	opReshape     = op{name: "aten::reshape"}
 	opTranspose   = op{name: "aten::transpose", overload: "int"}
@@ -172,7 +181,8 @@ var (
 	opAttention   = op{name: "molt::attention"}
 	opAddRMSNorm  = op{name: "molt::add_rms_norm"}
 	opRotary      = op{name: "molt::rotary"}
-	opSiLUMul     = op{name: "molt::silu_mul"}
+	opActMul      = op{name: "molt::act_mul"}
+	opSoftCap     = op{name: "molt::softcap"}
 	opLMLogP      = op{name: "molt::lm_logp"}
 	opSample      = op{name: "molt::sample"}
 )

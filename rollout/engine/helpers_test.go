@@ -205,11 +205,11 @@ func trainer(s *torch.Scope, m *model.Model, r rollout.Request, c rollout.Comple
 			b.Place(m.Vision.Merge, 0, 0, len(all), images)
 		}
 		b.Pad(0)
-		var h torch.Tensor
-		if h, err = m.Hidden(s, &b, nil, seen...); err != nil {
+		var out model.Output
+		if out, err = m.Hidden(s, &b, nil, seen...); err != nil {
 			return torch.Tensor{}
 		}
-		lp, _ := m.LogP(s, s.Narrow(h, 0, len(r.IDs)-1, n), ids(c), slices.Repeat([]float32{inverse(r.Sampling)}, n))
+		lp, _ := m.LogP(s, s.Narrow(out.Hidden, 0, len(r.IDs)-1, n), ids(c), slices.Repeat([]float32{inverse(r.Sampling)}, n))
 		logp = torch.Values[float32](lp)
 		return torch.Tensor{}
 	})

@@ -54,13 +54,13 @@ func (w *worker) step() (bool, error) {
 	var err error
 	w.scope.NoGrad(func(s *torch.Scope) torch.Tensor {
 		p.batch.Pad(int64(e.limits.pages) * pageSize)
-		var h torch.Tensor
 		var seen []model.Seen
+		var out model.Output
 		if seen, err = w.see(s, p.images); err == nil {
-			h, err = w.model.Hidden(s, &p.batch, w.cache, seen...)
+			out, err = w.model.Hidden(s, &p.batch, w.cache, seen...)
 		}
 		if err == nil && len(p.draws) > 0 {
-			drawn = w.draw(s, h, p.draws)
+			drawn = w.draw(s, out.Hidden, p.draws)
 		}
 		return torch.Tensor{}
 	})

@@ -91,11 +91,11 @@ func score(t *testing.T, s *torch.Scope, m *Model, ids []int32) (logp, entropy [
 
 func hidden(t *testing.T, s *torch.Scope, m *Model, b *Batch, c *Cache, seen ...Seen) torch.Tensor {
 	t.Helper()
-	h, err := m.Hidden(s, b, c, seen...)
+	out, err := m.Hidden(s, b, c, seen...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return h
+	return out.Hidden
 }
 
 // greedy generates n tokens after ids with a cache, one decode step a token, and returns them with their log-probs.

@@ -8,9 +8,9 @@ import (
 // sight says how the patches of images lie as rows of a tower: squares of patches that become one embedding stay together, windows
 // follow one another within their image, and rows that see nothing fill up to a number whose products do not depend on the other rows.
 type sight struct {
-	order          []int32 // which patch each row is
-	back           []int32 // which merged row each embedding is, in the order of the images
-	whole, windows view    // who sees whom
+	order          []int32   // which patch each row is
+	back           []int32   // which merged row each embedding is, in the order of the images
+	whole, windows partition // who sees whom
 	frequencies    []float32
 	cos, sin       []float32
 	taps           [4][]int32 // entries of the learned position table, and their weights
@@ -99,22 +99,22 @@ func (v *Vision) row(l *sight, patch int, at, size [2]int) {
 	}
 }
 
-// view says which rows see each other, in the layout of [torch.Scope.Attention].
-type view struct{ rows, seqs, ranges []int32 }
+// partition says which rows see each other, in the layout of [torch.Scope.Attention].
+type partition struct{ rows, seqs, ranges []int32 }
 
 // add appends n rows that all see each other, and no other; first is the first of them.
-func (v *view) add(first, n int) {
-	v.ranges = append(v.ranges, int32(first), int32(n))
+func (p *partition) add(first, n int) {
+	p.ranges = append(p.ranges, int32(first), int32(n))
 	for range n {
-		v.rows = append(v.rows, int32(len(v.seqs)), 0, int32(n))
+		p.rows = append(p.rows, int32(len(p.seqs)), 0, int32(n))
 	}
-	v.seqs = append(v.seqs, int32(len(v.seqs)))
+	p.seqs = append(p.seqs, int32(len(p.seqs)))
 }
 
 // fill appends rows that see nothing until there are n.
-func (v *view) fill(n int) {
-	for last := int32(len(v.seqs) - 1); len(v.rows) < 3*n; {
-		v.rows = append(v.rows, last, 0, 0)
+func (p *partition) fill(n int) {
+	for last := int32(len(p.seqs) - 1); len(p.rows) < 3*n; {
+		p.rows = append(p.rows, last, 0, 0)
 	}
-	v.seqs = append(v.seqs, int32(len(v.seqs)))
+	p.seqs = append(p.seqs, int32(len(p.seqs)))
 }

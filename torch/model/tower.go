@@ -114,8 +114,8 @@ type look struct {
 
 func (v *Vision) look(s *torch.Scope, l *sight) look {
 	n := len(l.order)
-	keys := func(v view) [3]torch.Tensor {
-		return [3]torch.Tensor{torch.New(s, v.rows, n, 3), torch.New(s, v.seqs), torch.New(s, v.ranges, len(v.ranges)/2, 2)}
+	keys := func(p partition) [3]torch.Tensor {
+		return [3]torch.Tensor{torch.New(s, p.rows, n, 3), torch.New(s, p.seqs), torch.New(s, p.ranges, len(p.ranges)/2, 2)}
 	}
 	return look{
 		cos: torch.New(s, l.cos, n, len(l.cos)/n), sin: torch.New(s, l.sin, n, len(l.sin)/n), back: torch.New(s, l.back),
@@ -166,7 +166,7 @@ func (m *Model) visionBlock(outer *torch.Scope, i int, x, r torch.Tensor, in loo
 		if m.tower.gated {
 			h = s.SiLUMul(h)
 		} else {
-			h = s.GELU(h, "tanh")
+			h = s.GELUMul(s.Cat(1, h, s.Call("aten::ones_like", h)[0]))
 		}
 		return s.Linear(h, b.down.w, b.down.b)
 	})
@@ -178,7 +178,7 @@ func (m *Model) merge(s *torch.Scope, g *merger, x, back torch.Tensor) torch.Ten
 	return s.Block(func(s *torch.Scope) torch.Tensor {
 		joined := g.fc1.w.Dim(1)
 		_, h := m.tower.norm(s, s.Reshape(x, -1, g.norm.w.Dim(0)), torch.Tensor{}, g.norm)
-		h = s.GELU(s.Linear(s.Reshape(h, -1, joined), g.fc1.w, g.fc1.b), "none")
+		h = s.GELU(s.Linear(s.Reshape(h, -1, joined), g.fc1.w, g.fc1.b))
 		return s.IndexSelect(s.Linear(h, g.fc2.w, g.fc2.b), 0, back)
 	})
 }

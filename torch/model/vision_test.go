@@ -113,6 +113,7 @@ type page struct {
 	ids      []int32
 	at       [][3]int32
 	pictures []picture
+	prompt   int // tokens that are given; images stand among these
 }
 
 // page reads row i of a padded batch; the images of earlier rows come first.
@@ -132,6 +133,7 @@ func (f folder) page(m *Model, side, positions string, i int) (p page, start int
 			p.pictures = append(p.pictures, ps[0])
 		}
 	}
+	p.prompt = len(p.ids)
 	at := f.ints(side + "." + positions)
 	stride := len(at) / 3 / rows // positions go on through the generated tokens
 	for j := start; j < stride && (j < width || positions != "position_ids"); j++ {
@@ -147,7 +149,7 @@ func (f folder) page(m *Model, side, positions string, i int) (p page, start int
 // add gives b the tokens from to to of the page, as a sequence over ranges, the features of whose images begin at feature.
 func (p page) add(m *Model, b *Batch, from, to int, feature int32, ranges ...int32) int {
 	first := b.AddSequence(p.ids[from:to], ranges...)
-	for _, id := range p.ids[:from] {
+	for _, id := range p.ids[:min(from, p.prompt)] {
 		if id == m.Vision.Image {
 			feature++
 		}
@@ -155,7 +157,7 @@ func (p page) add(m *Model, b *Batch, from, to int, feature int32, ranges ...int
 	for i := from; i < to; i++ {
 		row := first + i - from
 		b.Positions[row] = p.at[i][0]
-		if p.ids[i] == m.Vision.Image {
+		if p.ids[i] == m.Vision.Image && i < p.prompt {
 			b.Images = append(b.Images, ImageRow{Row: int32(row), Feature: feature, At: p.at[i]})
 			feature++
 		}
@@ -226,14 +228,13 @@ func TestGradientsThroughImagesEqualTransformers(t *testing.T) {
 						f.compareGradients(s, m, loss.Item())
 						return
 					}
-					h, back, err := m.HiddenAgain(s, &b, seen...)
+					out, back, err := m.HiddenAgain(s, &b, seen...)
 					if err != nil {
 						t.Fatal(err)
 					}
-					h.RequireGrad(true)
-					loss := meanNLL(s, m, h, at, next)
+					loss := meanNLL(s, m, out.Hidden.RequireGrad(true), at, next)
 					s.Backward([]torch.Tensor{loss}, nil)
-					back(s, s.GradOf(h))
+					back(s, s.GradOf(out.Hidden), torch.Tensor{})
 					f.compareGradients(s, m, loss.Item())
 				})
 			})
@@ -274,7 +275,7 @@ func (p page) greedy(t *testing.T, s *torch.Scope, m *Model, n, chunk int) (out 
 		if len(p.pictures) > 0 {
 			seen = append(seen, see(t, s, m, p.pictures...))
 		}
-		prompt, slots := len(p.ids), len(p.ids)+n
+		slots := p.prompt + n
 		cache := m.NewCache(s, slots+1)
 		for done := 0; len(out) < n; {
 			s.Block(func(s *torch.Scope) torch.Tensor {
@@ -287,13 +288,13 @@ func (p page) greedy(t *testing.T, s *torch.Scope, m *Model, n, chunk int) (out 
 				last := b.Len() - 1
 				b.Pad(int64(slots))
 				h := hidden(t, s, m, &b, cache, seen...)
-				if done < prompt {
+				if done < p.prompt {
 					return torch.Tensor{}
 				}
 				logits := m.Logits(s, s.IndexSelect(h, 0, torch.New(s, slices.Repeat([]int64{int64(last)}, 8))))
 				id, lp := s.Sample(logits, torch.New(s, []float32{0}), torch.New(s, []float64{0}))
 				p.ids = append(p.ids, torch.Values[int32](id)[0])
-				out = p.ids[prompt:]
+				out = p.ids[p.prompt:]
 				logp = append(logp, torch.Values[float32](lp)[0])
 				return torch.Tensor{}
 			})
