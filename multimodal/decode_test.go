@@ -42,24 +42,25 @@ func encodeJPEG(t testing.TB, m image.Image) []byte {
 func TestPixelsOfEveryKindBecomeRGB(t *testing.T) {
 	box := image.Rect(0, 0, 2, 1)
 	palette := color.Palette{color.NRGBA{10, 20, 30, 255}, color.NRGBA{200, 100, 50, 0}}
-	animated := &gif.GIF{
-		Image: []*image.Paletted{{Pix: []uint8{1, 0}, Stride: 2, Rect: box, Palette: palette}, {Pix: []uint8{0, 0}, Stride: 2, Rect: box, Palette: palette}},
-		Delay: []int{1, 1},
-	}
+	frame, next := image.NewPaletted(box, palette), image.NewPaletted(box, palette)
+	frame.Pix[0] = 1
 	var moving bytes.Buffer
-	if err := gif.EncodeAll(&moving, animated); err != nil {
+	if err := gif.EncodeAll(&moving, &gif.GIF{Image: []*image.Paletted{frame, next}, Delay: []int{1, 1}}); err != nil {
 		t.Fatal(err)
 	}
+	opaque := &image.RGBA{Pix: []uint8{1, 2, 3, 255, 4, 5, 6, 255}, Stride: 8, Rect: box}
+	clear := &image.NRGBA{Pix: []uint8{1, 2, 3, 0, 4, 5, 6, 128}, Stride: 8, Rect: box}
+	wide := &image.Gray16{Pix: []uint8{0x12, 0xFF, 0xAB, 0x00}, Stride: 4, Rect: box}
 	for name, tc := range map[string]struct {
 		file []byte
 		want []uint8
 	}{
-		"opaque":      {encodePNG(t, &image.RGBA{Pix: []uint8{1, 2, 3, 255, 4, 5, 6, 255}, Stride: 8, Rect: box}), []uint8{1, 2, 3, 4, 5, 6}},
-		"transparent": {encodePNG(t, &image.NRGBA{Pix: []uint8{1, 2, 3, 0, 4, 5, 6, 128}, Stride: 8, Rect: box}), []uint8{1, 2, 3, 4, 5, 6}},
+		"opaque":      {encodePNG(t, opaque), []uint8{1, 2, 3, 4, 5, 6}},
+		"transparent": {encodePNG(t, clear), []uint8{1, 2, 3, 4, 5, 6}},
 		"grey":        {encodePNG(t, &image.Gray{Pix: []uint8{7, 250}, Stride: 2, Rect: box}), []uint8{7, 7, 7, 250, 250, 250}},
-		"palette":     {encodePNG(t, animated.Image[0]), []uint8{200, 100, 50, 10, 20, 30}},
+		"palette":     {encodePNG(t, frame), []uint8{200, 100, 50, 10, 20, 30}},
 		"first frame": {moving.Bytes(), []uint8{0, 0, 0, 10, 20, 30}}, // GIF keeps no colour of what is transparent
-		"16 bits":     {encodePNG(t, &image.Gray16{Pix: []uint8{0x12, 0xFF, 0xAB, 0x00}, Stride: 4, Rect: box}), []uint8{18, 18, 18, 171, 171, 171}},
+		"16 bits":     {encodePNG(t, wide), []uint8{18, 18, 18, 171, 171, 171}},
 	} {
 		m, err := decodeImage(tc.file)
 		if err != nil || m.width != 2 || m.height != 1 || !slices.Equal(m.pix, tc.want) {
@@ -82,8 +83,8 @@ func TestHalvedChromaIsInterpolated(t *testing.T) {
 	if diff := cmp.Diff([]uint8{0, 0, 89, 145}, reds); diff != "" { // 100 + 1.402·(Cr − 128)
 		t.Error(diff)
 	}
-	m.convert(&image.YCbCr{Y: []uint8{16, 235, 16, 235, 16, 235, 16, 235}, Cb: slices.Repeat([]uint8{128}, 8), Cr: slices.Repeat([]uint8{128}, 8),
-		YStride: 4, CStride: 4, SubsampleRatio: image.YCbCrSubsampleRatio444, Rect: d.Rect}, true)
+	d.Y[0], d.Y[1], d.Cr[0], d.Cr[1] = 16, 235, 128, 128
+	m.convert(d, true)
 	if m.pix[0] != 0 || m.pix[3] != 255 {
 		t.Errorf("black and white of video are %d and %d", m.pix[0], m.pix[3])
 	}
@@ -107,12 +108,11 @@ func TestImagesStandUpright(t *testing.T) {
 		}
 	}
 	file := encodeJPEG(t, grey)
-	for orientation, corner := range []string{1: "top left", 2: "top right", 3: "bottom right", 4: "bottom left", 5: "top left", 6: "top right",
-		7: "bottom right", 8: "bottom left"} {
-		if orientation == 0 {
-			continue
-		}
-		for _, data := range [][]byte{exif(binary.LittleEndian, "Exif\x00\x00II*\x00", orientation), exif(binary.BigEndian, "Exif\x00\x00MM\x00*", orientation)} {
+	corners := []string{"top left", "top right", "bottom right", "bottom left"}
+	for i, corner := range append(corners, corners...) {
+		orientation := i + 1
+		little := exif(binary.LittleEndian, "Exif\x00\x00II*\x00", orientation)
+		for _, data := range [][]byte{little, exif(binary.BigEndian, "Exif\x00\x00MM\x00*", orientation)} {
 			app1 := binary.BigEndian.AppendUint16([]byte{0xFF, 0xE1}, uint16(len(data)+2))
 			m, err := decodeImage(slices.Concat(file[:2], app1, data, file[2:]))
 			if err != nil {
@@ -126,7 +126,7 @@ func TestImagesStandUpright(t *testing.T) {
 				y = m.height - 1
 			}
 			light := m.pix[3*(y*m.width+x)] > 200
-			if light != true || (orientation >= 5) != (m.height == 16) {
+			if !light || (orientation >= 5) != (m.height == 16) {
 				t.Errorf("orientation %d: %d×%d, the %s corner is light: %t", orientation, m.width, m.height, corner, light)
 			}
 		}
@@ -138,6 +138,10 @@ func TestImagesStandUpright(t *testing.T) {
 	}
 }
 
+func smallProcessor() *ImageProcessor {
+	return &ImageProcessor{Patch: 14, Frames: 2, Merge: 2, MinPixels: 784, MaxPixels: 50176, Rescale: 1. / 255, Std: [3]float32{1, 1, 1}}
+}
+
 func TestImagesComeFromFilesAndDataURLs(t *testing.T) {
 	file := encodePNG(t, image.NewGray(image.Rect(0, 0, 30, 60)))
 	path := filepath.Join(t.TempDir(), "a.png")
@@ -145,7 +149,7 @@ func TestImagesComeFromFilesAndDataURLs(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := base64.StdEncoding.EncodeToString(file)
-	p := &ImageProcessor{Patch: 14, Frames: 2, Merge: 2, MinPixels: 784, MaxPixels: 50176, Rescale: 1. / 255, Std: [3]float32{1, 1, 1}}
+	p := smallProcessor()
 	images, err := p.Open(path, "data:image/png;base64,"+text, text)
 	if err != nil {
 		t.Fatal(err)
@@ -173,9 +177,10 @@ func TestHostileImagesAreErrorsWithinASecond(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p := &ImageProcessor{Patch: 14, Frames: 2, Merge: 2, MinPixels: 784, MaxPixels: 50176, Rescale: 1. / 255, Std: [3]float32{1, 1, 1}}
+	p := smallProcessor()
 	for source, want := range map[string]string{
-		"truncated": "not enough pixel data", "huge": "1048576×900 pixels", "empty": "unknown format", "text": "unknown format", "line": "200 times", "missing": "no such file",
+		"truncated": "not enough pixel data", "huge": "1048576×900 pixels", "empty": "unknown format", "text": "unknown format",
+		"line": "200 times", "missing": "no such file",
 		".": "is not a file", "https://example.com/a.png": "neither a file", "data:image/png;base64,!!!!": "neither a file",
 	} {
 		began := time.Now()

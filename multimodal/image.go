@@ -118,8 +118,11 @@ func (p *ImageProcessor) patches(m raster) (Image, error) {
 	}
 	m = m.resize(width, height)
 	side := p.Patch * p.Merge
-	out := Image{Grid: [3]int{1, height / p.Patch, width / p.Patch}, Digest: p.digest(m)}
-	out.Pixels = make([]float32, 0, height*width*3*p.Frames)
+	out := Image{Grid: [3]int{1, height / p.Patch, width / p.Patch}, Pixels: make([]float32, 0, height*width*3*p.Frames)}
+	digest := sha256.New()
+	fmt.Fprintln(digest, *p, out.Grid)
+	digest.Write(m.pix)
+	digest.Sum(out.Digest[:0])
 	levels := p.levels()
 	for window := range (height / side) * (width / side) {
 		top, left := window/(width/side)*side, window%(width/side)*side
@@ -169,11 +172,4 @@ func (p *ImageProcessor) levels() (levels [3][256]float32) {
 		}
 	}
 	return levels
-}
-
-func (p *ImageProcessor) digest(m raster) [32]byte {
-	h := sha256.New()
-	fmt.Fprintln(h, *p, m.width, m.height)
-	h.Write(m.pix)
-	return [32]byte(h.Sum(nil))
 }

@@ -133,18 +133,24 @@ func TestImageProcessorsOfBothKeyStyles(t *testing.T) {
 		Mean: [3]float32{0.48145466, 0.4578275, 0.40821073}, Std: [3]float32{0.26862954, 0.26130258, 0.27577711}}
 	bounded, half := clip, clip
 	bounded.MinPixels, bounded.MaxPixels = 784, 50176
-	half.Patch, half.MinPixels, half.MaxPixels, half.Mean, half.Std = 16, 65536, 16777216, [3]float32{0.5, 0.5, 0.5}, [3]float32{0.5, 0.5, 0.5}
-	const size = `"size": {"shortest_edge": 65536, "longest_edge": 16777216}`
+	half.Patch, half.MinPixels, half.MaxPixels = 16, 65536, 16777216
+	half.Mean = [3]float32{0.5, 0.5, 0.5}
+	half.Std = half.Mean
+	const (
+		old   = `"min_pixels": 784, "max_pixels": 50176`
+		size  = `"size": {"shortest_edge": 65536, "longest_edge": 16777216}`
+		qwen3 = `"patch_size": 16, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], ` + size
+	)
 	for _, tc := range []struct {
 		name, text string
 		want       ImageProcessor
 	}{
 		{"preprocessor_config.json", `{}`, clip},
-		{"preprocessor_config.json", `{"min_pixels": 784, "max_pixels": 50176, "resample": 3, "image_processor_type": "Qwen2VLImageProcessor"}`, bounded},
-		{"preprocessor_config.json", `{"min_pixels": 784, "max_pixels": 50176, ` + size + `}`, bounded},
-		{"preprocessor_config.json", `{"min_pixels": null, "patch_size": 16, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], ` + size + `}`, half},
-		{"processor_config.json", `{"image_processor": {"patch_size": 16, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], ` + size +
-			`, "image_processor_type": "Qwen2VLImageProcessorFast"}, "processor_class": "Qwen3VLProcessor"}`, half},
+		{"preprocessor_config.json", `{` + old + `, "resample": 3, "image_processor_type": "Qwen2VLImageProcessor"}`, bounded},
+		{"preprocessor_config.json", `{` + old + `, ` + size + `}`, bounded},
+		{"preprocessor_config.json", `{"min_pixels": null, ` + qwen3 + `}`, half},
+		{"processor_config.json", `{"image_processor": {"image_processor_type": "Qwen2VLImageProcessorFast", ` + qwen3 +
+			`}, "processor_class": "Qwen3VLProcessor"}`, half},
 	} {
 		p, err := processorIn(t, map[string]string{tc.name: tc.text, "config.json": `{"image_token_id": 9}`})
 		if err != nil {
@@ -160,7 +166,8 @@ func TestWrongImageProcessorsAreErrors(t *testing.T) {
 		`{"image_processor_type": "Gemma3ImageProcessor"}`: "Gemma3ImageProcessor", `{"resample": 2}`: "resample 3",
 		`{"do_normalize": false}`: "normalised", `{"patch_size": 0}`: "patch_size 0", `{"merge_size": 4096}`: "merge_size 4096",
 		`{"min_pixels": 99, "max_pixels": 98}`: "99 to 98", `{"size": {"longest_edge": 1000000000000}}`: "1000000000000",
-		`{"image_std": [1, 0, 1]}`: "image_std", `{"rescale_factor": -1}`: "rescale_factor -1", `{"patch_size": "x"}`: "patch_size", `[`: "JSON",
+		`{"image_std": [1, 0, 1]}`: "image_std", `{"rescale_factor": -1}`: "rescale_factor -1",
+		`{"patch_size": "x"}`: "patch_size", `[`: "JSON",
 	} {
 		_, err := processorIn(t, map[string]string{"preprocessor_config.json": text, "config.json": `{"image_token_id": 9}`})
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -32,58 +32,51 @@ func (c *Chat) PromptImages(msgs []Message, opts RenderOptions, p *ImageProcesso
 	return p.Expand(ids, images)
 }
 
-// Expand makes a prompt of ids that have one placeholder for each image: it becomes as many as the image has windows of patches.
+// Expand makes a prompt of ids that have one placeholder for each image: it becomes as many as the image has squares of patches.
 // Other ids stay as they are.
 func (p *ImageProcessor) Expand(ids []int32, images []Image) (ImagePrompt, error) {
-	if n := p.placeholders(ids); n != len(images) {
-		return ImagePrompt{}, fmt.Errorf("there are %d images, and %d placeholders (token %d) for them: give one for each", len(images), n, p.Token)
-	}
 	var expanded []int32
-	for next := 0; len(ids) > 0; ids = ids[1:] {
+	found := 0
+	for _, id := range ids {
 		n := 1
-		if ids[0] == p.Token {
-			n, next = p.windows(images[next]), next+1
+		if id == p.Token {
+			if found < len(images) {
+				n = p.tokens(images[found])
+			}
+			found++
 		}
-		expanded = append(expanded, slices.Repeat(ids[:1], n)...)
+		expanded = append(expanded, slices.Repeat([]int32{id}, n)...)
+	}
+	if found != len(images) {
+		return ImagePrompt{}, fmt.Errorf("there are %d images, and %d placeholders (token %d) for them", len(images), found, p.Token)
 	}
 	return p.Find(expanded, images)
 }
 
-// Find makes a prompt of ids whose placeholders are expanded already. Their number must be that of the images' windows of patches, and
-// those of an image stand together.
+// Find makes a prompt of ids whose placeholders are expanded already: each image's stand together, and there are no others.
 func (p *ImageProcessor) Find(ids []int32, images []Image) (ImagePrompt, error) {
-	prompt, need := ImagePrompt{IDs: ids, Images: images}, 0
-	for _, m := range images {
-		need += p.windows(m)
-	}
-	if n := p.placeholders(ids); n != need {
-		return ImagePrompt{}, fmt.Errorf("the %d images stand for %d tokens, and there are %d placeholders (token %d)", len(images), need, n, p.Token)
-	}
-	start := 0
+	prompt, end := ImagePrompt{IDs: ids, Images: images}, 0
 	for i, m := range images {
+		start, n := end, p.tokens(m)
 		for start < len(ids) && ids[start] != p.Token {
 			start++
 		}
-		span := Span{start, p.windows(m)}
-		start += span.Len
-		if n := p.placeholders(ids[span.Start:start]); n < span.Len {
-			return ImagePrompt{}, fmt.Errorf("image %d stands for %d tokens, and of those from %d on %d are placeholders", i, span.Len, span.Start, n)
+		for end = start; end < len(ids) && ids[end] == p.Token && end-start < n; {
+			end++
 		}
-		prompt.Spans = append(prompt.Spans, span)
+		if end-start < n {
+			return ImagePrompt{}, fmt.Errorf("image %d of %d stands for %d tokens, and there are %d placeholders (token %d) for it", i,
+				len(images), n, end-start, p.Token)
+		}
+		prompt.Spans = append(prompt.Spans, Span{start, n})
+	}
+	if i := slices.Index(ids[end:], p.Token); i >= 0 {
+		return ImagePrompt{}, fmt.Errorf("the placeholder (%d) at token %d belongs to none of the %d images", p.Token, end+i, len(images))
 	}
 	return prompt, nil
 }
 
-// windows counts an image's windows of patches: each is a row of what the vision tower gives.
-func (p *ImageProcessor) windows(m Image) int {
+// tokens are those that an image stands for, one for each square of patches.
+func (p *ImageProcessor) tokens(m Image) int {
 	return m.Grid[0] * m.Grid[1] * m.Grid[2] / (p.Merge * p.Merge)
-}
-
-func (p *ImageProcessor) placeholders(ids []int32) (n int) {
-	for _, id := range ids {
-		if id == p.Token {
-			n++
-		}
-	}
-	return n
 }

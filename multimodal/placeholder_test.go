@@ -55,9 +55,9 @@ func TestAMismatchOfPlaceholdersAndImagesNamesBoth(t *testing.T) {
 	}{
 		{true, []int32{1, 2}, "1 images, and 0 placeholders"},
 		{true, []int32{pad, pad}, "1 images, and 2 placeholders"},
-		{false, []int32{pad, pad, pad, pad, pad}, "6 tokens, and there are 5 placeholders"}, // cut inside the image
-		{false, slices.Repeat([]int32{pad}, 7), "6 tokens, and there are 7 placeholders"},
-		{false, []int32{pad, pad, 1, pad, pad, pad, pad}, "6 tokens, and of those from 0 on 5 are placeholders"},
+		{false, []int32{pad, pad, pad, pad, pad}, "image 0 of 1 stands for 6 tokens, and there are 5 placeholders"}, // cut inside the image
+		{false, slices.Repeat([]int32{pad}, 7), "at token 6 belongs to none of the 1 images"},
+		{false, []int32{pad, pad, 1, pad, pad, pad, pad}, "6 tokens, and there are 2 placeholders"},
 	} {
 		f := toyProcessor.Find
 		if tc.expand {
@@ -83,7 +83,8 @@ func TestPromptsWithImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &ImageProcessor{Patch: 14, Frames: 2, Merge: 2, MinPixels: 784, MaxPixels: 50176, Rescale: 1. / 255, Std: [3]float32{1, 1, 1}, Token: 258}
+	p := smallProcessor()
+	p.Token = 258
 	parts := fmt.Sprintf(`[{"type":"image","path":%q},{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":%q}}]`,
 		filepath.Join(dir, "a.png"), filepath.Join(dir, "b.png"))
 	msgs := []Message{{Role: "user", Content: "x", Parts: json.RawMessage(parts)}, {Role: "user", Content: "y"}}

@@ -36,8 +36,8 @@ func pictures(r rollout.Request, v *model.Vision) ([]picture, error) {
 			n++
 		}
 		if tokens := h * w / (v.Merge * v.Merge); n != tokens || m.Len != tokens {
-			return nil, fmt.Errorf("engine: image %d stands for %d tokens; it has %d of its %d placeholders (token %d) from token %d on", i, tokens, n,
-				m.Len, v.Image, m.Start)
+			return nil, fmt.Errorf("engine: image %d stands for %d tokens; it has %d of its %d placeholders (token %d) from token %d on", i,
+				tokens, n, m.Len, v.Image, m.Start)
 		}
 		if numbers := h * w * 3 * v.Frames * v.Patch * v.Patch; len(m.Pixels) != numbers {
 			return nil, fmt.Errorf("engine: image %d of %v patches has %d numbers, want %d", i, m.Grid, len(m.Pixels), numbers)
@@ -45,7 +45,7 @@ func pictures(r rollout.Request, v *model.Vision) ([]picture, error) {
 		ps[i] = picture{model.Placed{Start: m.Start, Len: m.Len, Grid: m.Grid}, m.Digest, m.Pixels}
 	}
 	if i := slices.Index(rest, v.Image); i >= 0 {
-		return nil, fmt.Errorf("engine: the placeholder (token %d) at token %d belongs to none of the request's %d images", v.Image, i, len(ps))
+		return nil, fmt.Errorf("engine: the placeholder (%d) at token %d belongs to none of the request's %d images", v.Image, i, len(ps))
 	}
 	return ps, nil
 }
@@ -59,50 +59,36 @@ func (p *plan) place(q *sequence, row, from, n int) {
 	for i, m := range q.images {
 		placed[i] = m.Placed
 		if m.Start < from+n && from < m.Start+m.Len {
-			placed[i].Feature = p.feature(m)
+			placed[i].Feature = p.features
+			p.features += int32(m.Len)
+			p.images = append(p.images, m)
 		}
 	}
 	p.batch.Place(q.merge, row, from, n, placed)
 }
 
-// feature is where the embeddings of an image begin in this step.
-func (p *plan) feature(m picture) (first int32) {
-	for _, other := range p.images {
-		if other.digest == m.digest {
-			return first
-		}
-		first += int32(other.Len)
-	}
-	p.images = append(p.images, m)
-	return first
-}
-
 // see gives the embeddings of a step's images. They are kept for the next step, which may go on within an image.
 func (w *worker) see(s *torch.Scope, images []picture) ([]model.Seen, error) {
-	before := w.seen
-	w.seen = map[[32]byte][][]float32{}
+	now := map[[32]byte][][]float32{}
 	out := make([]model.Seen, len(images))
 	for i, m := range images {
-		features, ok := before[m.digest]
-		if !ok {
+		if w.seen[m.digest] == nil {
 			seen, err := w.model.See(s, m.pixels, [][3]int{m.Grid})
 			if err != nil {
 				return nil, err
 			}
 			for _, t := range append([]torch.Tensor{seen.Embeds}, seen.Deepstack...) {
-				features = append(features, torch.Values[float32](t))
+				w.seen[m.digest] = append(w.seen[m.digest], torch.Values[float32](t))
 			}
 			w.engine.counts.Images++
 		}
-		w.seen[m.digest] = features
-		for k, f := range features {
-			t := s.To(torch.New(s, f, m.Len, w.model.Width), w.model.DType)
-			if k == 0 {
-				out[i].Embeds = t
-			} else {
-				out[i].Deepstack = append(out[i].Deepstack, t)
-			}
+		now[m.digest] = w.seen[m.digest]
+		var parts []torch.Tensor
+		for _, f := range now[m.digest] {
+			parts = append(parts, s.To(torch.New(s, f, m.Len, w.model.Width), w.model.DType))
 		}
+		out[i] = model.Seen{Embeds: parts[0], Deepstack: parts[1:]}
 	}
+	w.seen = now
 	return out, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/molt-go/molt/rollout"
 	"github.com/molt-go/molt/torch"
+	"github.com/molt-go/molt/torch/model"
 )
 
 // seeing names the models of the reference that have a vision tower.
@@ -84,6 +85,31 @@ func TestAnImageIsSeenOnceAndOnlyItsOwnTokensAreShared(t *testing.T) {
 	}
 }
 
+func TestLogProbsAfterImagesEqualTheTrainersBitForBit(t *testing.T) {
+	for _, name := range seeing(t) {
+		for _, d := range dtypes {
+			cfg := tinyConfig()
+			cfg.MaxRunning, cfg.StepTokens = 2, 3
+			r := withImage(t, name)
+			r.Sampling.Temperature = 0.7
+			c := generate(t, start(t, name, cfg, d, 0), r)
+			do(t, func(s *torch.Scope) error {
+				m, err := model.Load(s, path(name), d)
+				if err != nil {
+					return err
+				}
+				logp, err := trainer(s, m, r, c)
+				for i, g := range c.Tokens {
+					if err == nil && g.LogP() != logp[i] {
+						t.Fatalf("%s %s token %d: log-prob %v in the engine, %v in the trainer", name, d, i, g.LogP(), logp[i])
+					}
+				}
+				return err
+			})
+		}
+	}
+}
+
 // A mismatch of placeholders and features is one request's error, and what runs beside it goes on.
 func TestMismatchedImagesAreRefusedOneByOne(t *testing.T) {
 	for _, name := range seeing(t) {
@@ -92,11 +118,12 @@ func TestMismatchedImagesAreRefusedOneByOne(t *testing.T) {
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		wg.Go(func() { generate(t, e, r) })
+		// The third is cut inside the image.
 		n, first := r.Images[0].Len, r.Images[0].Start
 		for want, change := range map[string]func(*rollout.Request){
 			"none of the request's 0 images":                   func(r *rollout.Request) { r.Images = nil },
 			"none of the request's 1 images":                   func(r *rollout.Request) { r.IDs = append(r.IDs, r.IDs[first]) },
-			fmt.Sprintf("%d tokens; it has %d of its", n, n-1): func(r *rollout.Request) { r.IDs = r.IDs[:first+n-1] }, // cut inside the image
+			fmt.Sprintf("%d tokens; it has %d of its", n, n-1): func(r *rollout.Request) { r.IDs = r.IDs[:first+n-1] },
 			"it has 0 of its":                                  func(r *rollout.Request) { r.Images[0].Start-- },
 			fmt.Sprintf("%d of its %d placeholders", n-1, n-1): func(r *rollout.Request) { r.Images[0].Len-- },
 			"from token -1 on":                                 func(r *rollout.Request) { r.Images[0].Start = -1 },

@@ -27,10 +27,11 @@ func newScheduler(pages, maxRunning, budget int) *scheduler {
 
 // plan is what one step computes.
 type plan struct {
-	batch  model.Batch
-	draws  []draw
-	nodes  []*node   // with rows in the batch
-	images []picture // with rows in the batch
+	batch    model.Batch
+	draws    []draw
+	nodes    []*node   // with rows in the batch
+	images   []picture // with rows in the batch
+	features int32     // rows that these images stand for
 }
 
 // draw says that the logits of a batch row give q's next token.

@@ -22,7 +22,8 @@ type worker struct {
 
 func newWorker(s *torch.Scope, e *Engine) *worker {
 	m := model.New(s, e.model, e.dtype)
-	return &worker{engine: e, scope: s, model: m, cache: m.NewCache(s, e.limits.pages*pageSize+1), version: -1}
+	cache := m.NewCache(s, e.limits.pages*pageSize+1)
+	return &worker{engine: e, scope: s, model: m, cache: cache, version: -1, seen: map[[32]byte][][]float32{}}
 }
 
 // load copies new weights in place. On an error the old ones still serve.
@@ -35,7 +36,8 @@ func (w *worker) load(l *load) {
 		l.done <- err
 	}()
 	if err = w.model.CopyFrom(w.scope, l.params); err == nil {
-		w.version, w.seen = l.version, nil
+		w.version = l.version
+		clear(w.seen)
 		w.engine.sched.refit(w.engine.config.RefitKV == RefitKeep)
 	}
 }
