@@ -53,21 +53,19 @@ func (b *Batch) AddSequence(ids []int32, ranges ...int32) int {
 	return first
 }
 
-// AddPadded appends the real tokens of sequences that are padded to one width, on either side: ids and mask are [sequences, width]
-// flat. It returns their rows, −1 at padding.
-func (b *Batch) AddPadded(ids []int32, mask []bool, width int) (rows []int32) {
-	for i := 0; i < len(ids); i += width {
-		var real []int32
-		for j := i; j < i+width; j++ {
-			row := int32(-1)
-			if mask[j] {
-				row = int32(b.Len() + len(real))
-				real = append(real, ids[j])
-			}
-			rows = append(rows, row)
+// AddPadded appends the tokens of a padded sequence where mask is true, on whichever side the padding is. It returns each place's
+// row, −1 at padding.
+func (b *Batch) AddPadded(ids []int32, mask []bool) (rows []int32) {
+	var real []int32
+	for i, id := range ids {
+		row := int32(-1)
+		if i < len(mask) && mask[i] {
+			row = int32(b.Len() + len(real))
+			real = append(real, id)
 		}
-		b.AddSequence(real, int32(b.Len()), int32(len(real)))
+		rows = append(rows, row)
 	}
+	b.AddSequence(real, int32(b.Len()), int32(len(real)))
 	return rows
 }
 

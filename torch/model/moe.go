@@ -13,7 +13,8 @@ type Routing struct {
 // [2, experts] it adds how often each was chosen and the sum of its probabilities, unless a cache is in use.
 func (m *Model) moe(s *torch.Scope, i int, h, load torch.Tensor, in input) (y, total torch.Tensor) {
 	l := &m.layers[i]
-	logits := s.Linear(h, l.router, torch.Tensor{})
+	wide := s.Linear(s.To(h, torch.Float32), s.To(l.router, torch.Float32), torch.Tensor{}) // libtorch's small bfloat16 products vary
+	logits := s.To(wide, m.DType)
 	probs := s.Call("aten::softmax.int", logits, -1, torch.Float32)[0]
 	top := s.Call("aten::topk", probs, m.MoE.Chosen)
 	gates, chosen := top[0], torch.Values[int64](top[1])

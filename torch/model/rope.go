@@ -106,15 +106,15 @@ func yarnScale(factor, weight float64) float64 {
 
 // keys are r as a rope_scaling or an entry of rope_parameters.
 func (r Rope) keys() map[string]any {
-	keys := map[string]any{"rope_type": r.Type, "rope_theta": r.Theta, "factor": r.Factor}
+	keys := map[string]any{"rope_type": r.Type, "rope_theta": real(r.Theta), "factor": real(r.Factor)}
 	switch r.Type {
 	case "":
-		return map[string]any{"rope_type": "default", "rope_theta": r.Theta}
+		return map[string]any{"rope_type": "default", "rope_theta": real(r.Theta)}
 	case "llama3":
-		keys["low_freq_factor"], keys["high_freq_factor"], keys["original_max_position_embeddings"] = r.Low, r.High, r.Original
+		keys["low_freq_factor"], keys["high_freq_factor"], keys["original_max_position_embeddings"] = real(r.Low), real(r.High), r.Original
 	case "yarn":
-		keys["beta_slow"], keys["beta_fast"], keys["original_max_position_embeddings"] = r.Low, r.High, r.Original
-		keys["attention_factor"], keys["truncate"] = r.Scale, !r.Continuous
+		keys["beta_slow"], keys["beta_fast"], keys["original_max_position_embeddings"] = real(r.Low), real(r.High), r.Original
+		keys["attention_factor"], keys["truncate"] = real(r.Scale), !r.Continuous
 	}
 	return keys
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/molt-go/molt/torch"
 )
@@ -51,13 +53,13 @@ func (c Config) hf(d torch.DType) map[string]any {
 	given := map[string]any{
 		"model_type": c.Family, "vocab_size": c.Vocab, "hidden_size": c.Width, "intermediate_size": c.Inner,
 		"num_hidden_layers": c.Layers, "num_attention_heads": c.Heads, "num_key_value_heads": c.KVHeads, "head_dim": c.HeadDim,
-		"max_position_embeddings": c.Context, "rms_norm_eps": c.Eps, "hidden_act": act, "hidden_activation": act,
+		"max_position_embeddings": c.Context, "rms_norm_eps": real(c.Eps), "hidden_act": act, "hidden_activation": act,
 		"tie_word_embeddings": c.Tied, "attention_bias": c.OutBias, "mlp_bias": c.MLPBias, "query_pre_attn_scalar": c.QueryScalar,
-		"clip_qkv": orNull(c.ClipQKV), "attn_logit_softcapping": orNull(c.AttnCap), "final_logit_softcapping": orNull(c.LogitCap),
+		"clip_qkv": orNull(real(c.ClipQKV)), "attn_logit_softcapping": orNull(real(c.AttnCap)), "final_logit_softcapping": orNull(real(c.LogitCap)),
 		"sliding_window": orNull(c.Window), "use_sliding_window": c.Window > 0, "layer_types": types,
 		"num_local_experts": c.MoE.Experts, "num_experts_per_tok": c.MoE.Chosen, "moe_intermediate_size": c.MoE.Inner,
 		"norm_topk_prob": c.MoE.Normalize, "mlp_only_layers": dense,
-		"rope_theta": c.Rope.Theta, "rope_local_base_freq": c.LocalRope.Theta, "eos_token_id": c.EOS,
+		"rope_theta": real(c.Rope.Theta), "rope_local_base_freq": real(c.LocalRope.Theta), "eos_token_id": c.EOS,
 	}
 	out := map[string]any{"architectures": []string{f.Class}, "torch_dtype": d.String()}
 	for key := range f.keys() {
@@ -87,4 +89,15 @@ func orNull[T comparable](v T) any {
 		return nil
 	}
 	return v
+}
+
+// real is a number that transformers wants with a point or an exponent.
+type real float64
+
+func (r real) MarshalJSON() ([]byte, error) {
+	text := strconv.FormatFloat(float64(r), 'g', -1, 64)
+	if !strings.ContainsAny(text, ".e") {
+		text += ".0"
+	}
+	return []byte(text), nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -14,19 +15,11 @@ import (
 // seeing are the models of the reference that have a vision tower.
 func seeing(t *testing.T) []folder {
 	t.Helper()
-	fs := slices.DeleteFunc(models(t), func(f folder) bool { return f.config().Vision == nil })
+	fs := slices.DeleteFunc(models(t), func(f folder) bool { return f.config.Vision == nil })
 	if len(fs) == 0 {
 		t.Fatal("no model of the reference has a vision tower")
 	}
 	return fs
-}
-
-func (f folder) config() Config {
-	c, err := ReadConfig(filepath.Join(f.path, "config.json"))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return c
 }
 
 // picture is an image of a folder: its patches and their grid.
@@ -59,6 +52,54 @@ func see(t *testing.T, s *torch.Scope, m *Model, ps ...picture) Seen {
 		t.Fatal(err)
 	}
 	return seen
+}
+
+// seen is what m sees in the folder's pictures, if it sees.
+func (f folder) seen(s *torch.Scope, m *Model) []Seen {
+	if m.Vision == nil {
+		return nil
+	}
+	return []Seen{see(f.t, s, m, f.pictures()...)}
+}
+
+// axes are the positions of place i of a [3, rows·width] tensor.
+func axes(all []int64, i int) (at [3]int32) {
+	for k := range at {
+		at[k] = int32(all[k*len(all)/3+i])
+	}
+	return at
+}
+
+// place gives the rows of a padded batch their positions and images, in the order of the folder's pictures.
+func (f folder) place(b *Batch, side string, rows []int32) {
+	name := side + ".position_ids"
+	if _, ok := f.file.Lookup(name); f.config.Vision == nil || !ok { // a side without images
+		return
+	}
+	all := f.ints(name)
+	for i, row := range rows {
+		if row < 0 {
+			continue
+		}
+		at := axes(all, i)
+		if b.Positions[row] = at[0]; b.IDs[row] == f.config.Vision.Image {
+			b.Images = append(b.Images, ImageRow{Row: row, Feature: int32(len(b.Images)), At: at})
+		}
+	}
+}
+
+// deepen adds to hidden states i at the places at what deepstack adds after transformers has recorded them.
+func (f folder) deepen(i int, hidden []float32, at []int32, b *Batch) {
+	if v := f.config.Vision; v == nil || i == 0 || i > len(v.Deepstack) {
+		return
+	}
+	added, width := f.floats(fmt.Sprintf("vision.deepstack.%d", i-1)), f.config.Width
+	for _, image := range b.Images {
+		place := slices.Index(at, image.Row)
+		for j := range width {
+			hidden[place*width+j] += added[int(image.Feature)*width+j]
+		}
+	}
 }
 
 func TestVisionEqualsTransformers(t *testing.T) {
@@ -108,193 +149,208 @@ func TestAnImagesEmbeddingsDoNotDependOnOthers(t *testing.T) {
 	}
 }
 
-// page is a sequence of a folder: its tokens, their places on three axes, and the images that stand among them.
-type page struct {
-	ids      []int32
-	at       [][3]int32
-	pictures []picture
-	prompt   int // tokens that are given; images stand among these
-}
-
-// page reads row i of a padded batch; the images of earlier rows come first.
-func (f folder) page(m *Model, side, positions string, i int) (p page, start int) {
-	rows, width := f.shape(side + ".input_ids")
-	ps := f.pictures()
-	for row := range i + 1 {
-		p.ids, start = f.row(side, row)
-		left := 0
-		for _, id := range p.ids {
-			if id == m.Vision.Image {
-				left += m.Vision.Merge * m.Vision.Merge
-			}
-		}
-		for p.pictures = nil; left > 0; ps = ps[1:] {
-			left -= ps[0].grid[1] * ps[0].grid[2]
-			p.pictures = append(p.pictures, ps[0])
-		}
-	}
-	p.prompt = len(p.ids)
-	at := f.ints(side + "." + positions)
-	stride := len(at) / 3 / rows // positions go on through the generated tokens
-	for j := start; j < stride && (j < width || positions != "position_ids"); j++ {
-		var a [3]int32
-		for axis := range a {
-			a[axis] = int32(at[(axis*rows+i)*stride+j])
-		}
-		p.at = append(p.at, a)
-	}
-	return p, start
-}
-
-// add gives b the tokens from to to of the page, as a sequence over ranges, the features of whose images begin at feature.
-func (p page) add(m *Model, b *Batch, from, to int, feature int32, ranges ...int32) int {
-	first := b.AddSequence(p.ids[from:to], ranges...)
-	for _, id := range p.ids[:min(from, p.prompt)] {
-		if id == m.Vision.Image {
-			feature++
-		}
-	}
-	for i := from; i < to; i++ {
-		row := first + i - from
-		b.Positions[row] = p.at[i][0]
-		if p.ids[i] == m.Vision.Image && i < p.prompt {
-			b.Images = append(b.Images, ImageRow{Row: int32(row), Feature: feature, At: p.at[i]})
-			feature++
-		}
-	}
-	return first
-}
-
-func TestImagesAmongTextEqualTransformers(t *testing.T) {
+// A model that sees is a model of text where there are no images.
+func TestTextAloneEqualsTransformers(t *testing.T) {
 	for _, f := range seeing(t) {
-		t.Run(filepath.Base(f.path), func(t *testing.T) {
-			f.t = t
-			do(t, func(s *torch.Scope) {
-				m := load(t, s, f.path, torch.Float32)
-				for _, side := range []string{"right", "left"} {
-					rows, width := f.shape(side + ".input_ids")
-					logits, logp := f.floats(side+".logits"), f.floats(side+".log_probs")
-					for i := range rows {
-						p, start := f.page(m, side, "position_ids", i)
-						n := len(p.ids)
-						s.NoGrad(func(s *torch.Scope) torch.Tensor {
-							var b Batch
-							p.add(m, &b, 0, n, 0, 0, int32(n))
-							b.Pad(0)
-							h := s.Narrow(hidden(t, s, m, &b, nil, see(t, s, m, p.pictures...)), 0, 0, n)
-							at := (i*width + start) * m.Vocab
-							near(t, side+" logits", logits[at:at+n*m.Vocab], torch.Values[float32](m.Logits(s, h)), 5e-5)
-							lp, _ := m.LogP(s, s.Narrow(h, 0, 0, n-1), p.ids[1:], slices.Repeat([]float32{1}, n-1))
-							at = i*(width-1) + start
-							near(t, side+" log-probs", logp[at:at+n-1], torch.Values[float32](lp), 3e-5)
-							return torch.Tensor{}
-						})
-					}
-				}
-			})
+		do(t, func(s *torch.Scope) {
+			m := load(t, s, f.path, torch.Float32)
+			_, b, at, _ := f.padded("text")
+			logits := torch.Values[float32](m.Logits(s, hidden(t, s, m, b, nil)))
+			near(t, f.path, f.floats("text.logits"), spread(logits, at, m.Vocab), 5e-5)
 		})
 	}
 }
 
-// With recomputation and without, through the decoder and the tower.
-func TestGradientsThroughImagesEqualTransformers(t *testing.T) {
+func TestImagesThatDoNotFitAreErrorsThatNameTheFault(t *testing.T) {
 	for _, f := range seeing(t) {
-		for _, again := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/again=%v", filepath.Base(f.path), again), func(t *testing.T) {
-				f.t = t
-				do(t, func(s *torch.Scope) {
-					m := load(t, s, f.path, torch.Float32)
-					for _, leaf := range m.Leaves() {
-						leaf.RequireGrad(true)
-					}
-					rows, _ := f.shape("right.input_ids")
-					var b Batch
-					var at, next []int32
-					var seen []Seen
-					features := 0
-					for i := range rows {
-						p, _ := f.page(m, "right", "position_ids", i)
-						first := p.add(m, &b, 0, len(p.ids), int32(features), int32(b.Len()), int32(len(p.ids)))
-						for j, id := range p.ids[1:] {
-							at, next = append(at, int32(first+j)), append(next, id)
-						}
-						x := see(t, s, m, p.pictures...)
-						seen, features = append(seen, x), features+x.Embeds.Dim(0)
-					}
-					b.Pad(0)
-					if !again {
-						loss := meanNLL(s, m, hidden(t, s, m, &b, nil, seen...), at, next)
-						s.Backward([]torch.Tensor{loss}, nil)
-						f.compareGradients(s, m, loss.Item())
-						return
-					}
-					out, back, err := m.HiddenAgain(s, &b, seen...)
-					if err != nil {
-						t.Fatal(err)
-					}
-					loss := meanNLL(s, m, out.Hidden.RequireGrad(true), at, next)
-					s.Backward([]torch.Tensor{loss}, nil)
-					back(s, s.GradOf(out.Hidden), torch.Tensor{})
-					f.compareGradients(s, m, loss.Item())
-				})
-			})
+		do(t, func(s *torch.Scope) {
+			m := load(t, s, f.path, torch.Float32)
+			v := m.Vision
+			size := 3 * v.Frames * v.Patch * v.Patch
+			for _, c := range []struct {
+				numbers int
+				grids   [][3]int
+				want    string
+			}{
+				{16 * size, nil, "the grids [] have 0 patches"},
+				{16 * size, [][3]int{{1, 4, 6}}, "24 patches"},
+				{24*size - 1, [][3]int{{1, 4, 6}}, "24 patches"},
+				{24 * size, [][3]int{{2, 4, 3}}, "image 0 has the grid [2 4 3]: video"},
+				{24 * size, [][3]int{{1, 4, 6}, {1, 3, 8}}, "image 1 has the grid [1 3 8]; its sides must be positive multiples of 2"},
+				{0, [][3]int{{1, 0, 4}}, "positive multiples"},
+				{16 * size, [][3]int{{1, -4, -4}}, "positive multiples"},
+				{16 * size, [][3]int{{1, 1 << 62, 4}}, "positive multiples"},
+				{16 * size, [][3]int{{1, 1 << 16, 1 << 16}}, "4294967296 patches"},
+			} {
+				if _, err := m.See(s, make([]float32, c.numbers), c.grids); err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%d numbers, %v: %v, want %q", c.numbers, c.grids, err, c.want)
+				}
+			}
+			// An image of 6 embeddings, of whose rows some are changed.
+			six := see(t, s, m, picture{make([]float32, 24*size), [3]int{1, 4, 6}})
+			for _, c := range []struct {
+				change func(b *Batch)
+				seen   []Seen
+				want   string
+			}{
+				{func(b *Batch) {}, []Seen{six}, ""},
+				{func(b *Batch) {}, nil, "row 2 takes row 0 of 0 image embeddings; 6 rows stand for images"},
+				{func(b *Batch) {}, []Seen{six, six}, "6 rows stand for images that have 12 embeddings"},
+				{func(b *Batch) { b.Images = b.Images[:5] }, []Seen{six}, "5 rows stand for images that have 6 embeddings"},
+				{func(b *Batch) { b.Images[5].Feature = 6 }, []Seen{six}, "row 7 takes row 6 of 6 image embeddings"},
+				{func(b *Batch) { b.Images[0].Feature = -1 }, []Seen{six}, "row 2 takes row -1 of 6"},
+				{func(b *Batch) { b.Images[5].Row = 8 }, []Seen{six}, "row 8 of 12 takes a part of an image"},
+				{func(b *Batch) { b.Images[5].Row = 1000 }, []Seen{six}, "row 1000 of 12"},
+				{func(b *Batch) { b.Images[1].Row = 2 }, []Seen{six}, "row 2 of 12"},
+				{func(b *Batch) { b.IDs[4] = 7 }, []Seen{six}, "row 4 of 12 takes a part of an image, but is not an image token"},
+			} {
+				var b Batch
+				b.AddSequence([]int32{5, v.Start, v.Image, v.Image, v.Image, v.Image, v.Image, v.Image, v.End}, 0, 9)
+				for i := range int32(6) {
+					b.Images = append(b.Images, ImageRow{Row: 2 + i, Feature: i, At: [3]int32{2, 2 + i/3, 2 + i%3}})
+				}
+				b.Pad(0)
+				c.change(&b)
+				if _, err := m.Hidden(s, &b, nil, c.seen...); (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%v, want %q", err, c.want)
+				}
+			}
+			text, b := load(t, s, filepath.Join(reference, "models", "llama_untied_gqa"), torch.Float32), alone([]int32{1})
+			if _, err := text.See(s, nil, nil); err == nil || !strings.Contains(err.Error(), "llama has no vision tower") {
+				t.Error(err)
+			}
+			if _, err := text.Hidden(s, b, nil, six); err == nil || !strings.Contains(err.Error(), "llama has no vision tower") {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestConfigsOfModelsThatSee(t *testing.T) {
+	qwen25 := func(root, vision string) string {
+		return `{"model_type":"qwen2_5_vl",` + root + `"vision_config":{"out_hidden_size":8192,` + vision + `"depth":9}}`
+	}
+	c, err := readConfig(t, qwen25("", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Vision{Width: 3584, Inner: 3420, Layers: 9, Heads: 16, Patch: 14, Frames: 2, Merge: 2, Window: 112, Whole: []int{7, 15, 23, 31},
+		Theta: 10000, Image: 151655, Video: 151656, Start: 151652, End: 151653}
+	if diff := cmp.Diff(want, c.Vision); diff != "" || c.Rope.Axes != [3]int{16, 24, 24} || c.Eps != 1e-5 {
+		t.Errorf("absent keys: %s, M-RoPE %v, eps %v", diff, c.Rope.Axes, c.Eps)
+	}
+	if c, err := readConfig(t, qwen25(`"text_config":{"tie_word_embeddings":true,"num_hidden_layers":3},"tie_word_embeddings":false,`, "")); err != nil || !c.Tied || c.Layers != 3 {
+		t.Errorf("keys of text_config: tied %v, %d layers, %v", c.Tied, c.Layers, err)
+	}
+	for _, c := range []struct{ text, want string }{
+		{qwen25(`"text_config":7,`, ""), "text_config"},
+		{qwen25(`"rope_scaling":{"type":"mrope","mrope_section":[16,24]},`, ""), "mrope_section must be three numbers"},
+		{qwen25(`"rope_scaling":{"type":"mrope","mrope_section":[16,24,23]},`, ""), "must add up to half of head_dim (128)"},
+		{qwen25(`"rope_scaling":{"type":"mrope","mrope_section":[-1,33,32]},`, ""), "must add up to half of head_dim (128)"},
+		{qwen25(`"hidden_size":4096,`, ""), "out_hidden_size is 8192, the decoder's hidden_size 4096"},
+		{qwen25("", `"hidden_size":1e9,`), "vision_config"},
+		{qwen25("", `"num_heads":0,`), "num_heads is out of range (0)"},
+		{qwen25("", `"num_heads":24,`), "must be a multiple of 4·num_heads (4·24)"},
+		{qwen25("", `"patch_size":-14,`), "patch_size is out of range (-14)"},
+		{qwen25("", `"spatial_merge_size":1000000,`), "spatial_merge_size is out of range"},
+		{qwen25("", `"window_size":27,`), "window_size (27) must hold 2 patches of 14 pixels"},
+		{qwen25("", `"hidden_act":"gelu",`), `hidden_act "gelu" is not supported; known: silu`},
+		{qwen25("", `"in_channels":1,`), "in_channels must be 3"},
+		{qwen25("", `"rope_parameters":{"rope_type":"axial","rope_theta":0},`), "rope_theta positive"},
+		{`{"model_type":"qwen3_vl","vision_config":{"out_hidden_size":4096,"num_position_embeddings":2305}}`, "must be a square"},
+		{`{"model_type":"qwen3_vl","vision_config":{"out_hidden_size":4096,"deepstack_visual_indexes":[5,5]}}`, "[5 5] must be of 27 layers"},
+		{`{"model_type":"qwen3_vl","vision_config":{"out_hidden_size":4096,"deepstack_visual_indexes":[27]}}`, "[27] must be of 27 layers"},
+		{`{"model_type":"qwen3_vl","vision_config":[]}`, "vision_config"},
+	} {
+		if _, err := readConfig(t, c.text); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%.150s: %v, want %q", c.text, err, c.want)
 		}
 	}
 }
 
-// A prompt goes into the cache in chunks, which may split an image; the tokens after it go on at the text's positions.
-func TestGenerationAfterImagesEqualsTransformers(t *testing.T) {
-	for _, f := range seeing(t) {
-		for _, chunk := range []int{3, 1000} {
-			t.Run(fmt.Sprintf("%s/chunk=%d", filepath.Base(f.path), chunk), func(t *testing.T) {
-				f.t = t
-				do(t, func(s *torch.Scope) {
-					m := load(t, s, f.path, torch.Float32)
-					rows, _ := f.shape("gen.input_ids")
-					_, n := f.shape("gen.new_ids")
-					tokens, logp, margins := f.ints("gen.new_ids"), f.floats("gen.log_probs"), f.floats("gen.margin")
-					for i := range rows {
-						p, _ := f.page(m, "gen", "full_position_ids", i)
-						got, lp := p.greedy(t, s, m, n, chunk)
-						want := make([]int32, n)
-						for j := range want {
-							want[j] = int32(tokens[i*n+j])
-						}
-						k := sameUntilClose(t, "greedy", want, got, margins[i*n:])
-						near(t, "log-probs", logp[i*n:i*n+k], lp[:k], 3e-5)
-					}
-				})
-			})
-		}
-	}
+// page is a sequence of a folder: its tokens, their places on three axes where the model has those, and the pictures among them.
+type page struct {
+	ids      []int32
+	at       [][3]int32
+	image    int32 // the id of placeholders
+	pictures []picture
 }
 
+// prompts are the sequences to generate after.
+func (f folder) prompts() (pages []page) {
+	ids, _, rows, width := f.padded("gen")
+	var at []int64
+	var ps []picture
+	if f.config.Vision != nil {
+		at, ps = f.ints("gen.full_position_ids"), f.pictures()
+	}
+	for i := range len(ids) / width {
+		p := page{image: -1}
+		for j := range width {
+			if rows[i*width+j] >= 0 {
+				p.ids = append(p.ids, ids[i*width+j])
+			}
+		}
+		if v := f.config.Vision; v != nil {
+			p.image = v.Image
+			span := len(at) * width / (3 * len(ids)) // past the prompt, through the generated tokens
+			for j := width - len(p.ids); j < span; j++ {
+				p.at = append(p.at, axes(at, i*span+j))
+			}
+			for left := p.placeholders(len(p.ids)); left > 0; ps = ps[1:] {
+				left -= ps[0].grid[1] * ps[0].grid[2] / v.Merge / v.Merge
+				p.pictures = append(p.pictures, ps[0])
+			}
+		}
+		pages = append(pages, p)
+	}
+	return pages
+}
+
+// placeholders counts the rows of images among the first n tokens.
+func (p page) placeholders(n int) (count int) {
+	for _, id := range p.ids[:n] {
+		if id == p.image {
+			count++
+		}
+	}
+	return count
+}
+
+// greedy generates n tokens with a cache, into which the prompt goes in chunks, which may split an image.
 func (p page) greedy(t *testing.T, s *torch.Scope, m *Model, n, chunk int) (out []int32, logp []float32) {
+	t.Helper()
 	s.NoGrad(func(s *torch.Scope) torch.Tensor {
 		var seen []Seen
 		if len(p.pictures) > 0 {
 			seen = append(seen, see(t, s, m, p.pictures...))
 		}
-		slots := p.prompt + n
+		ids, slots := slices.Clone(p.ids), len(p.ids)+n
 		cache := m.NewCache(s, slots+1)
 		for done := 0; len(out) < n; {
 			s.Block(func(s *torch.Scope) torch.Tensor {
 				var b Batch
-				to := min(done+chunk, len(p.ids))
-				p.add(m, &b, done, to, 0, 0, int32(to))
-				for ; done < to; done++ {
-					b.Slots = append(b.Slots, int64(done))
+				to := min(done+chunk, len(ids))
+				b.AddSequence(ids[done:to], 0, int32(to))
+				for row := range b.Len() {
+					if b.Slots = append(b.Slots, int64(done+row)); p.at == nil {
+						continue
+					}
+					at := p.at[done+row]
+					if b.Positions[row] = at[0]; done+row < len(p.ids) && b.IDs[row] == p.image {
+						b.Images = append(b.Images, ImageRow{Row: int32(row), Feature: int32(p.placeholders(done + row)), At: at})
+					}
 				}
 				last := b.Len() - 1
 				b.Pad(int64(slots))
 				h := hidden(t, s, m, &b, cache, seen...)
-				if done < p.prompt {
+				if done = to; done < len(p.ids) {
 					return torch.Tensor{}
 				}
 				logits := m.Logits(s, s.IndexSelect(h, 0, torch.New(s, slices.Repeat([]int64{int64(last)}, 8))))
 				id, lp := s.Sample(logits, torch.New(s, []float32{0}), torch.New(s, []float64{0}))
-				p.ids = append(p.ids, torch.Values[int32](id)[0])
-				out = p.ids[p.prompt:]
+				ids = append(ids, torch.Values[int32](id)[0])
+				out = ids[len(p.ids):]
 				logp = append(logp, torch.Values[float32](lp)[0])
 				return torch.Tensor{}
 			})
