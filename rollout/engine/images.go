@@ -24,7 +24,8 @@ func pictures(r rollout.Request, v *model.Vision) ([]picture, error) {
 	if v == nil {
 		return nil, nil
 	}
-	ps, rest, end := make([]picture, len(r.Images)), slices.Clone(r.IDs), 0 // ids without the placeholders of images so far, which end there
+	ps := make([]picture, len(r.Images))
+	rest, end := slices.Clone(r.IDs), 0 // without the placeholders of images so far, which end there
 	for i, m := range r.Images {
 		h, w := m.Grid[1], m.Grid[2]
 		if m.Grid[0] != 1 || min(h, w) < 1 || max(h, w) > 1<<15 || h%v.Merge != 0 || w%v.Merge != 0 {
