@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/molt-go/molt/multimodal/jinja"
 )
@@ -24,6 +25,7 @@ type Chat struct {
 	bos      int32          // noID: none
 	end      int32          // the special token that the template puts after an assistant's message; noID: none
 	stops    []int32
+	markers  func() (markers, error)
 }
 
 // RenderOptions are what a template gets beside the messages.
@@ -56,6 +58,7 @@ func NewChat(tok *Tokenizer, template, bos, eos string) (*Chat, error) {
 		}
 	}
 	c.findEnd()
+	c.markers = sync.OnceValues(c.findMarkers)
 	return c, nil
 }
 
@@ -82,13 +85,37 @@ func (c *Chat) findEnd() {
 
 func (c *Chat) endsTurn(id int32) bool { return c.tok.Special(id) || slices.Contains(c.stops, id) }
 
-// Render is the text of a conversation.
+// Render is the text of a conversation. Arguments of tool calls, which clients of the chat API send as text, become the
+// objects that templates expect.
 func (c *Chat) Render(msgs []Message, opts RenderOptions) (string, error) {
 	list := make([]json.RawMessage, len(msgs))
 	for i, m := range msgs {
 		var err error
 		if list[i], err = m.forTemplate(); err != nil {
 			return "", err
+		}
+	}
+	return c.render(list, opts)
+}
+
+// RenderJSON is the text that transformers' apply_chat_template makes of a list of messages: they reach the template as they
+// are given, with keys in their order and arguments that are text as text.
+func (c *Chat) RenderJSON(messages json.RawMessage, opts RenderOptions) (string, error) {
+	var list []json.RawMessage
+	if err := json.Unmarshal(messages, &list); err != nil {
+		return "", fmt.Errorf("messages: give a list of messages: %w", err)
+	}
+	return c.render(list, opts)
+}
+
+func (c *Chat) render(list []json.RawMessage, opts RenderOptions) (string, error) {
+	if len(list) == 0 {
+		return "", errors.New("messages: there are none; give at least one")
+	}
+	for i, raw := range list {
+		var err error
+		if list[i], err = normalized(raw); err != nil {
+			return "", fmt.Errorf("message %d: %w", i, err)
 		}
 	}
 	messages, err := json.Marshal(list)
@@ -207,6 +234,9 @@ func (s source) chat() (*Chat, error) {
 	}
 	return NewChat(tok, template, bos, eos)
 }
+
+// Encode gives the ids of a rendered conversation, or of other text: no special tokens but those in it.
+func (c *Chat) Encode(text string) []int32 { return c.tok.Encode(text) }
 
 // Decode is the text of ids, special tokens included.
 func (c *Chat) Decode(ids []int32) string { return c.tok.Decode(ids) }

@@ -33,7 +33,9 @@ func toyChat(t testing.TB, template, bos, eos string) (*Chat, *Tokenizer) {
 
 func user(text string) []Message { return []Message{{Role: "user", Content: text}} }
 
-func TestSmolLMChatEqualsTheReference(t *testing.T) {
+// smolLMChat has the model's own template, or another one.
+func smolLMChat(t testing.TB, template string) *Chat {
+	t.Helper()
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		t.Fatal(err)
@@ -43,11 +45,18 @@ func TestSmolLMChatEqualsTheReference(t *testing.T) {
 		t.Fatalf("%v\n`make test` fetches the model", err)
 	}
 	defer f.Close()
-	template, _ := f.Meta["tokenizer.chat_template"].(string)
+	if template == "" {
+		template, _ = f.Meta["tokenizer.chat_template"].(string)
+	}
 	c, err := NewChat(smolLMTokenizer(t), template, "<|im_start|>", "<|im_end|>")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+func TestSmolLMChatEqualsTheReference(t *testing.T) {
+	c := smolLMChat(t, "")
 	var reference struct {
 		Chat []struct {
 			Messages  []Message

@@ -1,19 +1,23 @@
 package multimodal
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
-// Message is one turn of a conversation. Its JSON is that of the OpenAI chat API: content that is missing or null is
-// the empty string, content in parts is the text of the parts (a part of another type than text is an error), and keys
-// not listed here are kept in Extra and reach the chat template.
+// Message is one turn of a conversation, in the JSON of the OpenAI chat API: content that is missing or null is the empty
+// string, content whose parts are all text is their text, and keys not listed here are kept in Extra and reach the chat
+// template. Messages that must reach it exactly as they were given go to Chat.RenderJSON instead.
 type Message struct {
 	Role       string          `json:"role"`
 	Content    string          `json:"content"`
+	Parts      json.RawMessage `json:"-"`                           // the content as given, where not all of it is text: Content is the text
 	Reasoning  string          `json:"reasoning_content,omitempty"` // thoughts that the client keeps apart from the content
 	Name       string          `json:"name,omitempty"`
 	ToolCallID string          `json:"tool_call_id,omitempty"`
@@ -30,13 +34,24 @@ func (m *Message) UnmarshalJSON(raw []byte) error {
 	type plain Message
 	fields := struct {
 		*plain
-		Content content `json:"content"`
+		Content json.RawMessage `json:"content"`
 	}{plain: new(plain)}
 	if err := errors.Join(json.Unmarshal(raw, &fields), json.Unmarshal(raw, &fields.Extra)); err != nil {
 		return fmt.Errorf("message: %w", err)
 	}
 	*m = Message(*fields.plain)
-	m.Content = string(fields.Content)
+	if fields.Content != nil && json.Unmarshal(fields.Content, &m.Content) != nil { // null leaves it empty
+		parts, err := readParts(fields.Content)
+		if err != nil {
+			return fmt.Errorf("message: %w", err)
+		}
+		for _, p := range parts {
+			m.Content += p.Text
+			if p.Type != "text" {
+				m.Parts = fields.Content
+			}
+		}
+	}
 	maps.DeleteFunc(m.Extra, func(k string, _ json.RawMessage) bool { return slices.Contains(messageFields, k) })
 	if len(m.Extra) == 0 {
 		m.Extra = nil
@@ -50,7 +65,15 @@ func (m *Message) UnmarshalJSON(raw []byte) error {
 // MarshalJSON writes the fields in their order, then Extra by key.
 func (m Message) MarshalJSON() ([]byte, error) {
 	type plain Message
-	out, err := json.Marshal(plain(m))
+	var content any = m.Content
+	if m.Parts != nil {
+		content = m.Parts
+	}
+	out, err := json.Marshal(struct {
+		Role    string `json:"role"`
+		Content any    `json:"content"`
+		plain
+	}{m.Role, content, plain(m)})
 	if err != nil || len(m.Extra) == 0 {
 		return out, err
 	}
@@ -61,24 +84,53 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	return slices.Concat(out[:len(out)-1], []byte(","), extra[1:]), nil
 }
 
-// content is written as the API allows it: nothing, text, or parts of type text.
-type content string
+// part is an element of a message's content.
+type part struct {
+	Type, Text               string
+	Image, URL, Path, Base64 string          // of type image
+	ImageURL                 json.RawMessage `json:"image_url"` // of the type of that name: text or {"url": text}
+}
 
-func (c *content) UnmarshalJSON(raw []byte) error {
-	if json.Unmarshal(raw, (*string)(c)) == nil { // null leaves it empty
-		return nil
-	}
-	var parts []struct{ Type, Text string }
-	if err := json.Unmarshal(raw, &parts); err != nil {
-		return fmt.Errorf("content: %w", err)
+func readParts(content json.RawMessage) ([]part, error) {
+	var parts []part
+	if err := json.Unmarshal(content, &parts); err != nil {
+		return nil, fmt.Errorf("content: give text or a list of parts: %w", err)
 	}
 	for _, p := range parts {
-		if p.Type != "text" {
-			return fmt.Errorf("content: parts of type %q are not supported; send parts of type \"text\"", p.Type)
+		if !slices.Contains([]string{"text", "image", "image_url"}, p.Type) {
+			return nil, fmt.Errorf("content: parts of type %q are not supported; send text, image or image_url", p.Type)
 		}
-		*c += content(p.Text)
 	}
-	return nil
+	return parts, nil
+}
+
+// Images lists where the images of a conversation are, in their order: paths, URLs, data URLs or base64; "" for a part
+// that does not say it.
+func Images(msgs []Message) ([]string, error) {
+	var sources []string
+	for _, m := range msgs {
+		if m.Parts == nil {
+			continue
+		}
+		parts, err := readParts(m.Parts)
+		if err != nil {
+			return nil, fmt.Errorf("message with role %q: %w", m.Role, err)
+		}
+		for _, p := range parts {
+			if p.Type != "text" {
+				sources = append(sources, cmp.Or(p.Image, p.URL, p.Path, p.Base64, p.imageURL()))
+			}
+		}
+	}
+	return sources, nil
+}
+
+func (p part) imageURL() (url string) {
+	var object struct{ URL string }
+	if json.Unmarshal(p.ImageURL, &url) != nil && json.Unmarshal(p.ImageURL, &object) == nil {
+		url = object.URL
+	}
+	return url
 }
 
 // toolCall is a tool call whose arguments are an object.
@@ -114,4 +166,49 @@ func (m Message) forTemplate() (json.RawMessage, error) {
 	}
 	m.ToolCalls, _ = json.Marshal(calls)
 	return m.MarshalJSON()
+}
+
+// normalized is a message as apply_chat_template changes it: without keys whose value is null, with its thoughts under
+// reasoning_content and thinking whatever they were called, and with parts of type image for image_url.
+func normalized(raw json.RawMessage) (json.RawMessage, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &fields); err != nil || fields == nil {
+		return nil, fmt.Errorf("a message must be a JSON object, not %.40s", raw)
+	}
+	maps.DeleteFunc(fields, func(_ string, v json.RawMessage) bool { return string(v) == "null" })
+	var parts []json.RawMessage
+	if json.Unmarshal(fields["content"], &parts) == nil {
+		for i, raw := range parts {
+			var p part
+			if json.Unmarshal(raw, &p) == nil && p.Type == "image_url" && p.ImageURL != nil {
+				parts[i], _ = json.Marshal(map[string]string{"type": "image", "url": p.imageURL()}) // of texts: cannot fail
+			}
+		}
+		fields["content"], _ = json.Marshal(parts) // has just been read
+	}
+	var pairs []string
+	add := func(key string, value json.RawMessage) {
+		if value != nil {
+			quoted, _ := json.Marshal(key) // of a text: cannot fail
+			pairs = append(pairs, string(quoted)+":"+string(value))
+		}
+	}
+	var thoughts json.RawMessage
+	for _, key := range []string{"reasoning", "thinking", "reasoning_content"} {
+		if fields[key] != nil {
+			thoughts = fields[key]
+		}
+	}
+	add("thinking", thoughts)
+	for dec := json.NewDecoder(bytes.NewReader(raw)); ; { // in the order given; of equal keys the last counts
+		if token, err := dec.Token(); err != nil {
+			break
+		} else if key, ok := token.(string); ok {
+			add(key, fields[key])
+			var value json.RawMessage
+			_ = dec.Decode(&value) // has been read before
+		}
+	}
+	add("reasoning_content", thoughts)
+	return json.RawMessage("{" + strings.Join(pairs, ",") + "}"), nil
 }
