@@ -117,6 +117,17 @@ std::tuple<Tensor, Tensor> lm_logp_autograd(const Tensor& h, const Tensor& w, co
   return {r[0], r[1]};
 }
 
+// The logits that lm_logp works with, in float32; no gradient.
+Tensor softcap(const Tensor& l, double cap) {
+  const RowKernels& kernels = row_kernels(is_half(l, "logits"));
+  TORCH_CHECK(l.is_contiguous(), "logits must be contiguous");
+  Tensor y = at::empty(l.sizes(), l.options().dtype(at::kFloat));
+  at::parallel_for(0, l.numel(), 4096, [&](int64_t a, int64_t b) {
+    kernels.softcap(element(l, a), b - a, float(cap), y.data_ptr<float>() + a);
+  });
+  return y;
+}
+
 // One id per row at quantile u of softmax(logits·inv_t), or the greedy one where inv_t is 0, and its log-prob.
 std::tuple<Tensor, Tensor> sample(const Tensor& l, const Tensor& inv_t, const Tensor& u) {
   const RowKernels& kernels = row_kernels(is_half(l, "logits"));
@@ -152,7 +163,8 @@ TORCH_LIBRARY(molt, m) {
   m.def("add_rms_norm(Tensor x, Tensor? r, Tensor w, float eps) -> (Tensor, Tensor)");
   m.def("linear(Tensor x, Tensor w, Tensor? b) -> Tensor");
   m.def("rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor");
-  m.def("silu_mul(Tensor gate_up) -> Tensor");
+  m.def("act_mul(Tensor gate_up, bool gelu) -> Tensor");
+  m.def("softcap(Tensor logits, float cap) -> Tensor");
   m.def("lm_logp(Tensor h, Tensor w, Tensor ids, Tensor inv_t, float softcap, int chunk) -> (Tensor, Tensor)");
   m.def("sample(Tensor logits, Tensor inv_t, Tensor u) -> (Tensor, Tensor)");
 }
@@ -160,6 +172,7 @@ TORCH_LIBRARY_IMPL(molt, CPU, m) {
   molt::register_attention_cpu(m);
   molt::register_pointwise_cpu(m);
   m.impl("lm_logp", molt::lm_logp);
+  m.impl("softcap", molt::softcap);
   m.impl("sample", molt::sample);
 }
 TORCH_LIBRARY_IMPL(molt, AutogradCPU, m) {

@@ -48,8 +48,9 @@ struct RowKernels {
   // y = x rotated by (cos, ±sin) [n, d/2], halves (i, i+d/2) paired; x has a row stride, y is contiguous.
   void (*rotary)(const void* x, int64_t x_stride, const float* cos, const float* sin, bool back, int64_t n, int heads, int d,
                  void* y);
-  void (*silu_mul)(const void* gate_up, int64_t n, int inner, void* y);
-  void (*silu_mul_backward)(const void* gate_up, const void* dy, int64_t n, int inner, void* dgate_up);
+  void (*act_mul)(const void* gate_up, bool gelu, int64_t n, int inner, void* y);
+  void (*act_mul_backward)(const void* gate_up, bool gelu, const void* dy, int64_t n, int inner, void* dgate_up);
+  void (*softcap)(const void* x, int64_t n, float cap, float* y);
   // log-sum-exp and entropy of a row of logits times inv_t (capped first).
   void (*row_stats)(const void* logits, int64_t v, float inv_t, float softcap, float* lse, float* entropy);
   float (*row_logp)(const void* logits, int64_t id, float inv_t, float softcap, float lse);

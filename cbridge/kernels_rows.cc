@@ -89,37 +89,47 @@ void rotary(const void* in, int64_t stride, const float* cos, const float* sin, 
     }
 }
 
+// GELU by its tanh formula is g·sigmoid(z(g)), SiLU the same with z(g) = g; slope is dz/dg.
+template <class F>
+inline F logit(F g, bool gelu) {
+  return gelu ? g * (1.5957691216f + 0.0713548162726f * g * g) : g;
+}
+template <class F>
+inline F slope(F g, bool gelu) {
+  return gelu ? 1.5957691216f + 0.2140644488178f * g * g : F{} + 1;
+}
+
 template <class T>
-void silu_mul(const void* gate_up, int64_t n, int inner, void* out) {
+void act_mul(const void* gate_up, bool gelu, int64_t n, int inner, void* out) {
   const T* gu = (const T*)gate_up;
   T* y = (T*)out;
   for (int64_t i = 0; i < n; i++, gu += 2 * inner, y += inner) {
     int c = 0;
     for (; c + 16 <= inner; c += 16) {
       V g = load(gu + c);
-      store(y + c, g / (1 + vexp(-g)) * load(gu + inner + c));
+      store(y + c, g / (1 + vexp(-logit(g, gelu))) * load(gu + inner + c));
     }
     for (; c < inner; c++) {
       float g = get(gu + c);
-      set(y + c, g / (1 + exp1(-g)) * get(gu + inner + c));
+      set(y + c, g / (1 + exp1(-logit(g, gelu))) * get(gu + inner + c));
     }
   }
 }
 
 template <class T>
-void silu_mul_backward(const void* gate_up, const void* dout, int64_t n, int inner, void* dgate_up) {
+void act_mul_backward(const void* gate_up, bool gelu, const void* dout, int64_t n, int inner, void* dgate_up) {
   const T *gu = (const T*)gate_up, *dy = (const T*)dout;
   T* dgu = (T*)dgate_up;
   for (int64_t i = 0; i < n; i++, gu += 2 * inner, dgu += 2 * inner, dy += inner) {
     int c = 0;
     for (; c + 16 <= inner; c += 16) {
-      V g = load(gu + c), u = load(gu + inner + c), e = load(dy + c), s = 1 / (1 + vexp(-g));
-      store(dgu + c, e * u * s * (1 + g * (1 - s)));
+      V g = load(gu + c), u = load(gu + inner + c), e = load(dy + c), s = 1 / (1 + vexp(-logit(g, gelu)));
+      store(dgu + c, e * u * s * (1 + g * slope(g, gelu) * (1 - s)));
       store(dgu + inner + c, e * g * s);
     }
     for (; c < inner; c++) {
-      float g = get(gu + c), u = get(gu + inner + c), e = get(dy + c), s = 1 / (1 + exp1(-g));
-      set(dgu + c, e * u * s * (1 + g * (1 - s)));
+      float g = get(gu + c), u = get(gu + inner + c), e = get(dy + c), s = 1 / (1 + exp1(-logit(g, gelu)));
+      set(dgu + c, e * u * s * (1 + g * slope(g, gelu) * (1 - s)));
       set(dgu + inner + c, e * g * s);
     }
   }
@@ -129,6 +139,11 @@ inline V capped(V x, float softcap) {
   if (softcap != 0)
     for (int j = 0; j < 16; j++) x[j] = softcap * tanhf(x[j] / softcap);
   return x;
+}
+
+template <class T>
+void softcap(const void* in, int64_t n, float cap, float* out) {
+  for (int64_t i = 0; i < n; i++) out[i] = capped(splat(get((const T*)in + i)), cap)[0];
 }
 
 template <class T>
@@ -247,8 +262,8 @@ void row_sample(const void* logits, int64_t v, float inv_t, double u, int64_t* i
 
 }  // namespace
 
-#define TABLE(T) {add_rms_norm<T>, rms_norm_backward<T>, rotary<T>, silu_mul<T>, silu_mul_backward<T>, row_stats<T>, row_logp<T>, \
-                  row_backward<T>, row_sample<T>}
+#define TABLE(T) {add_rms_norm<T>, rms_norm_backward<T>, rotary<T>, act_mul<T>, act_mul_backward<T>, softcap<T>, row_stats<T>, \
+                  row_logp<T>, row_backward<T>, row_sample<T>}
 extern const RowKernels MOLT_TABLE(rows_)[2];
 const RowKernels MOLT_TABLE(rows_)[2] = {TABLE(float), TABLE(bf16)};
 

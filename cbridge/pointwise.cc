@@ -1,4 +1,4 @@
-// molt::add_rms_norm, molt::linear, molt::rotary and molt::silu_mul with their gradients. The arithmetic is in kernels_rows.cc.
+// molt::add_rms_norm, molt::linear, molt::rotary and molt::act_mul with their gradients. The arithmetic is in kernels_rows.cc.
 #include "ops.h"
 
 #include <vector>
@@ -136,34 +136,35 @@ Tensor rotary_autograd(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   return wants_grad(x) ? RotaryFunction::apply(x, cos, sin) : rotary(x, cos, sin);
 }
 
-Tensor silu_mul(const Tensor& gu) {
+Tensor act_mul(const Tensor& gu, bool gelu) {
   bool half = is_half(gu, "gate_up");
   TORCH_CHECK(gu.dim() == 2 && gu.is_contiguous() && gu.size(1) % 2 == 0, "gate_up must be contiguous [rows, 2*inner], not ", gu.sizes());
   int64_t n = gu.size(0), inner = gu.size(1) / 2;
   Tensor y = at::empty({n, inner}, gu.options());
   at::parallel_for(0, n, kRows, [&](int64_t a, int64_t b) {
-    row_kernels(half).silu_mul(element(gu, a * 2 * inner), b - a, int(inner), element(y, a * inner));
+    row_kernels(half).act_mul(element(gu, a * 2 * inner), gelu, b - a, int(inner), element(y, a * inner));
   });
   return y;
 }
 
-struct SiluFunction : torch::autograd::Function<SiluFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& gu) {
+struct ActFunction : torch::autograd::Function<ActFunction> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& gu, bool gelu) {
     ctx->save_for_backward({gu});
-    return silu_mul(gu);
+    ctx->saved_data["gelu"] = gelu;
+    return act_mul(gu, gelu);
   }
   static variable_list backward(AutogradContext* ctx, variable_list g) {
     Tensor gu = ctx->get_saved_variables()[0], dy = g[0].contiguous(), dgu = at::empty_like(gu);
-    bool half = is_half(gu, "gate_up");
+    bool half = is_half(gu, "gate_up"), gelu = ctx->saved_data["gelu"].toBool();
     int64_t n = gu.size(0), inner = gu.size(1) / 2;
     at::parallel_for(0, n, kRows, [&](int64_t a, int64_t b) {
-      row_kernels(half).silu_mul_backward(element(gu, a * 2 * inner), element(dy, a * inner), b - a, int(inner),
-                                          element(dgu, a * 2 * inner));
+      row_kernels(half).act_mul_backward(element(gu, a * 2 * inner), gelu, element(dy, a * inner), b - a, int(inner),
+                                         element(dgu, a * 2 * inner));
     });
-    return {dgu};
+    return {dgu, Tensor()};
   }
 };
-Tensor silu_mul_autograd(const Tensor& gu) { return wants_grad(gu) ? SiluFunction::apply(gu) : silu_mul(gu); }
+Tensor act_mul_autograd(const Tensor& gu, bool gelu) { return wants_grad(gu) ? ActFunction::apply(gu, gelu) : act_mul(gu, gelu); }
 
 }  // namespace
 
@@ -179,13 +180,13 @@ void register_pointwise_cpu(torch::Library& m) {
   m.impl("add_rms_norm", add_rms_norm);
   m.impl("linear", at::linear);
   m.impl("rotary", rotary);
-  m.impl("silu_mul", silu_mul);
+  m.impl("act_mul", act_mul);
 }
 void register_pointwise_autograd(torch::Library& m) {
   m.impl("add_rms_norm", add_rms_norm_autograd);
   m.impl("linear", linear_autograd);
   m.impl("rotary", rotary_autograd);
-  m.impl("silu_mul", silu_mul_autograd);
+  m.impl("act_mul", act_mul_autograd);
 }
 
 }  // namespace molt

@@ -65,7 +65,7 @@ var fuzzed = []string{
 	"aten::masked_fill.Scalar", "aten::constant_pad_nd", "aten::unbind.int", "aten::split_with_sizes", "aten::zeros", "aten::arange",
 	"aten::full", "aten::div.Tensor_mode", "aten::to.dtype", "aten::einsum", "aten::expand", "aten::repeat", "aten::clamp",
 	"aten::cumsum", "aten::cross_entropy_loss", "aten::item", "aten::randn.generator", "aten::_foreach_add.ScalarList", "aten::no_such",
-	"molt::linear", "molt::attention", "molt::add_rms_norm", "molt::rotary", "molt::silu_mul", "molt::lm_logp", "molt::sample",
+	"molt::linear", "molt::attention", "molt::add_rms_norm", "molt::rotary", "molt::act_mul", "molt::softcap", "molt::lm_logp", "molt::sample",
 }
 
 // fuzzArgs turns bytes into arguments of every kind, small enough that no result fills the memory.

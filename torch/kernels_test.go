@@ -161,7 +161,9 @@ func TestPointwiseKernelsAndTheirGradientsEqualATen(t *testing.T) {
 		compare(t, s, "rms_norm", []Tensor{normed}, []Tensor{s.Call("aten::rms_norm", x, []int{h}, w, 1e-5)[0]}, []Tensor{ga}, []Tensor{x, w})
 
 		gu := s.Cat(1, x, y)
-		compare(t, s, "silu_mul", []Tensor{s.SiLUMul(gu)}, []Tensor{s.Mul(s.Call("aten::silu", x)[0], y)}, []Tensor{ga}, []Tensor{x, y})
+		compare(t, s, "silu", []Tensor{s.SiLUMul(gu)}, []Tensor{s.Mul(s.Call("aten::silu", x)[0], y)}, []Tensor{ga}, []Tensor{x, y})
+		gelu := s.Mul(s.Call("aten::gelu", x, "tanh")[0], y)
+		compare(t, s, "gelu", []Tensor{s.GELUMul(gu)}, []Tensor{gelu}, []Tensor{ga}, []Tensor{x, y})
 
 		const d = h / 4 // 4 heads
 		angle := New(s, random(r, n*d/2), n, d/2)

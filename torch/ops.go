@@ -102,7 +102,19 @@ func (s *Scope) Rotary(x, cos, sin Tensor) Tensor {
 }
 
 // SiLUMul is silu(gate)·up of gateUp [N,2I], gates first: [N,I].
-func (s *Scope) SiLUMul(gateUp Tensor) Tensor { return s.one(&opSiLUMul, nil, tensor(gateUp)) }
+func (s *Scope) SiLUMul(gateUp Tensor) Tensor {
+	return s.one(&opActMul, nil, tensor(gateUp), truth(false))
+}
+
+// GELUMul is SiLUMul with GELU by its tanh formula.
+func (s *Scope) GELUMul(gateUp Tensor) Tensor {
+	return s.one(&opActMul, nil, tensor(gateUp), truth(true))
+}
+
+// SoftCap is limit·tanh(logits/limit), in float32, as LMLogP works with it. It has no gradient.
+func (s *Scope) SoftCap(logits Tensor, limit float64) Tensor {
+	return s.one(&opSoftCap, nil, tensor(logits), float(limit))
+}
 
 // LMLogP gives the log-probs [N,K] of ids int64 [N,K] and the entropy [N] under softmax(h·wᵀ·invT), for h [N,D], w [V,D] and
 // invT float32 [N], with chunk rows of logits at a time. Softcap 0 is off.
@@ -161,7 +173,8 @@ var (
 	opAttention   = op{name: "molt::attention"}
 	opAddRMSNorm  = op{name: "molt::add_rms_norm"}
 	opRotary      = op{name: "molt::rotary"}
-	opSiLUMul     = op{name: "molt::silu_mul"}
+	opActMul      = op{name: "molt::act_mul"}
+	opSoftCap     = op{name: "molt::softcap"}
 	opLMLogP      = op{name: "molt::lm_logp"}
 	opSample      = op{name: "molt::sample"}
 )

@@ -179,21 +179,21 @@ func (p *Policy) backward(s *torch.Scope, m *Micro, step StepCounts, stats *Stat
 // score runs the model over m: log-probs and entropies [N] of its places. Where recompute is set their graph begins at the last
 // hidden states, and again, after a backward through it, does the rest.
 func (p *Policy) score(s *torch.Scope, m *Micro, recompute bool) (logp, entropy torch.Tensor, again func(s *torch.Scope), err error) {
-	var h torch.Tensor
+	var out model.Output
 	again = func(*torch.Scope) {}
 	if recompute {
-		var back func(*torch.Scope, torch.Tensor)
-		if h, back, err = p.compute.HiddenAgain(s, &m.Batch); err == nil {
-			h.RequireGrad(true)
-			again = func(s *torch.Scope) { back(s, s.GradOf(h)) }
+		var back func(s *torch.Scope, hidden, aux torch.Tensor)
+		if out, back, err = p.compute.HiddenAgain(s, &m.Batch); err == nil {
+			out.Hidden.RequireGrad(true)
+			again = func(s *torch.Scope) { back(s, s.GradOf(out.Hidden), torch.Tensor{}) }
 		}
 	} else {
-		h, err = p.compute.Hidden(s, &m.Batch, nil)
+		out, err = p.compute.Hidden(s, &m.Batch, nil)
 	}
 	if err != nil {
 		return logp, entropy, nil, err
 	}
-	logp, entropy = p.compute.LogP(s, s.IndexSelect(h, 0, torch.New(s, m.Rows)), m.IDs, m.InvT)
+	logp, entropy = p.compute.LogP(s, s.IndexSelect(out.Hidden, 0, torch.New(s, m.Rows)), m.IDs, m.InvT)
 	return s.Reshape(logp, len(m.IDs)), entropy, again, nil
 }
 

@@ -189,11 +189,11 @@ func trainer(s *torch.Scope, m *model.Model, prompt []int32, c rollout.Completio
 		var b model.Batch
 		b.AddSequence(all, 0, int32(len(all)))
 		b.Pad(0)
-		var h torch.Tensor
-		if h, err = m.Hidden(s, &b, nil); err != nil {
+		var out model.Output
+		if out, err = m.Hidden(s, &b, nil); err != nil {
 			return torch.Tensor{}
 		}
-		lp, _ := m.LogP(s, s.Narrow(h, 0, len(prompt)-1, n), ids(c), slices.Repeat([]float32{1 / temperature}, n))
+		lp, _ := m.LogP(s, s.Narrow(out.Hidden, 0, len(prompt)-1, n), ids(c), slices.Repeat([]float32{1 / temperature}, n))
 		logp = torch.Values[float32](lp)
 		return torch.Tensor{}
 	})

@@ -53,9 +53,9 @@ func (w *worker) step() (bool, error) {
 	var err error
 	w.scope.NoGrad(func(s *torch.Scope) torch.Tensor {
 		p.batch.Pad(int64(e.limits.pages) * pageSize)
-		var h torch.Tensor
-		if h, err = w.model.Hidden(s, &p.batch, w.cache); err == nil && len(p.draws) > 0 {
-			drawn = w.draw(s, h, p.draws)
+		var out model.Output
+		if out, err = w.model.Hidden(s, &p.batch, w.cache); err == nil && len(p.draws) > 0 {
+			drawn = w.draw(s, out.Hidden, p.draws)
 		}
 		return torch.Tensor{}
 	})

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/molt-go/molt/torch"
 )
@@ -10,11 +11,12 @@ import (
 // pure code; the layout is that of [torch.Scope.Attention]. Rows of one sequence stand together.
 type Batch struct {
 	IDs       []int32
-	Positions []int32 // for the rotary only
-	Rows      []int32 // (sequence, lo, hi) per token: it sees the sequence's logical keys lo ≤ j < hi
-	Seqs      []int32 // ranges of sequence b are Seqs[b] to Seqs[b+1]
-	Ranges    []int32 // (first slot, length)
-	Slots     []int64 // with a cache: where each row's key and value are written
+	Positions []int32  // for the rotary only
+	Rows      []int32  // (sequence, lo, hi) per token: it sees the sequence's logical keys lo ≤ j < hi
+	Seqs      []int32  // ranges of sequence b are Seqs[b] to Seqs[b+1]
+	Ranges    []int32  // (first slot, length)
+	Slots     []int64  // with a cache: where each row's key and value are written
+	Routing   *Routing // if not nil, the model leaves there what its routers chose
 }
 
 // Len is the number of rows.
@@ -43,10 +45,26 @@ func (b *Batch) AddSequence(ids []int32, ranges ...int32) int {
 	return first
 }
 
+// AddPadded appends the tokens of a padded sequence where mask is true, on whichever side the padding is. It returns each place's
+// row, −1 at padding.
+func (b *Batch) AddPadded(ids []int32, mask []bool) (rows []int32) {
+	var real []int32
+	for i, id := range ids {
+		row := int32(-1)
+		if i < len(mask) && mask[i] {
+			row = int32(b.Len() + len(real))
+			real = append(real, id)
+		}
+		rows = append(rows, row)
+	}
+	b.AddSequence(real, int32(b.Len()), int32(len(real)))
+	return rows
+}
+
 // Pad adds rows that see nothing until the number of rows is a multiple of 4, at least 8: then a row's float32 products do not
 // depend on the other rows. trash is the slot that padding rows write to, with a cache.
 func (b *Batch) Pad(trash int64) {
-	n := max(8, (b.Len()+3)/4*4) - b.Len()
+	n := whole(b.Len()) - b.Len()
 	if len(b.Seqs) == 0 {
 		b.AddSequence(nil)
 	}
@@ -60,6 +78,9 @@ func (b *Batch) Pad(trash int64) {
 		}
 	}
 }
+
+// whole is the number of rows that n are padded to.
+func whole(n int) int { return max(8, (n+3)/4*4) }
 
 // check finds what would make a kernel read outside its arguments: slots is the number of key rows, vocab that of ids.
 func (b *Batch) check(slots, vocab int) error {
@@ -105,18 +126,49 @@ func pairs(flat []int32) [][2]int32 {
 
 // input is a batch as tensors, made once and shared by all layers.
 type input struct {
-	ids, cos, sin, rows, seqs, ranges, slots torch.Tensor
+	ids, seqs, ranges, slots torch.Tensor
+	all, local               view
+	real                     []bool       // rows that are not padding
+	mask                     torch.Tensor // the same as 0 and 1, [1, N]; without a cache only
+	routing                  *Routing
 }
 
+// view is what the layers of a kind see: their key ranges and angles.
+type view struct{ rows, cos, sin torch.Tensor }
+
 func (m *Model) input(s *torch.Scope, b *Batch) input {
-	cos, sin := m.Rope.angles(b.Positions, m.HeadDim)
-	n, half := b.Len(), m.HeadDim/2
+	n := b.Len()
 	in := input{
-		ids: torch.New(s, b.IDs), cos: torch.New(s, cos, n, half), sin: torch.New(s, sin, n, half),
-		rows: torch.New(s, b.Rows, n, 3), seqs: torch.New(s, b.Seqs), ranges: torch.New(s, b.Ranges, len(b.Ranges)/2, 2),
+		ids: torch.New(s, b.IDs), seqs: torch.New(s, b.Seqs), ranges: torch.New(s, b.Ranges, len(b.Ranges)/2, 2),
+		real: make([]bool, n), all: m.view(s, b, b.Rows, m.Rope),
+	}
+	if m.Local != nil {
+		rows := slices.Clone(b.Rows)
+		for i := 0; i < len(rows); i += 3 {
+			rows[i+1] = max(rows[i+1], rows[i+2]-int32(m.Window))
+		}
+		in.local = m.view(s, b, rows, m.LocalRope)
+	}
+	mask := make([]float32, n)
+	for i := range in.real {
+		if in.real[i] = b.Rows[3*i+1] < b.Rows[3*i+2]; in.real[i] {
+			mask[i] = 1
+		}
 	}
 	if b.Slots != nil {
 		in.slots = torch.New(s, b.Slots)
+	} else {
+		in.mask = torch.New(s, mask, 1, n)
+	}
+	if in.routing = b.Routing; in.routing != nil {
+		layers := m.MoE.before(len(m.MoE.Layers))
+		*in.routing = Routing{make([][]int64, layers), make([][]float32, layers), make([][]float32, layers)}
 	}
 	return in
+}
+
+func (m *Model) view(s *torch.Scope, b *Batch, rows []int32, r Rope) view {
+	cos, sin := r.angles(b.Positions, m.HeadDim)
+	n, half := b.Len(), m.HeadDim/2
+	return view{torch.New(s, rows, n, 3), torch.New(s, cos, n, half), torch.New(s, sin, n, half)}
 }

@@ -4,61 +4,90 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-
-	"github.com/molt-go/molt/torch/model/gguf"
+	"slices"
 )
 
 // Config is the shape of a decoder. It is what differs between families: the decoder itself is one.
 type Config struct {
-	Family  string // "llama"
-	Vocab   int
-	Width   int // width of the residual stream
-	Inner   int // width inside the MLP
-	Layers  int
-	Heads   int
-	KVHeads int
-	HeadDim int
-	Context int     // longest sequence that the positions were made for
-	Eps     float64 // of the RMS norms
-	Tied    bool    // the head is the embedding
-	QKVBias bool
-	OutBias bool // of the attention's output projection
-	MLPBias bool
-	Rope    Rope
-	EOS     []int32 // ids that end a text, as the model's own files say
+	Arch
+	Family      string // model_type of config.json
+	Prefix      string // of the decoder's parameter names, "model."
+	Vocab       int
+	Width       int // width of the residual stream
+	Inner       int // width inside the MLP
+	Layers      int
+	Heads       int
+	KVHeads     int
+	HeadDim     int
+	Context     int     // longest sequence that the positions were made for
+	Eps         float64 // of the RMS norms
+	Tied        bool    // the head is the embedding
+	QKVBias     bool
+	OutBias     bool // of the attention's output projection
+	MLPBias     bool
+	GELU        bool    // the MLP's activation is GELU (tanh), not SiLU
+	QueryScalar int     // attention scores are divided by its root
+	ClipQKV     float64 // bound of queries, keys and values; 0: none
+	AttnCap     float64 // soft cap of attention scores; 0: none
+	LogitCap    float64 // soft cap of logits; 0: none
+	Rope        Rope
+	LocalRope   Rope   // of local layers
+	Window      int    // keys that a token of a local layer sees, its own among them
+	Local       []bool // by layer; nil: none is local
+	MoE         MoE
+	EOS         []int32 // ids that end a text, as the model's own files say
 }
 
-// hfConfig is config.json as transformers 4 and 5 write it.
+// MoE is the shape of sparse layers.
+type MoE struct {
+	Experts   int
+	Chosen    int    // experts per token
+	Inner     int    // width inside an expert
+	Normalize bool   // the weights of the chosen experts add up to 1
+	Layers    []bool // which layers are sparse; nil: none
+}
+
+// hfConfig is config.json with its defaults filled in. Pointers are for what may be null.
 type hfConfig struct {
-	ModelType     string   `json:"model_type"`
-	Vocab         int      `json:"vocab_size"`
-	Hidden        int      `json:"hidden_size"`
-	Inner         int      `json:"intermediate_size"`
-	Layers        int      `json:"num_hidden_layers"`
-	Heads         int      `json:"num_attention_heads"`
-	KVHeads       int      `json:"num_key_value_heads"`
-	HeadDim       int      `json:"head_dim"`
-	Context       int      `json:"max_position_embeddings"`
-	Eps           float64  `json:"rms_norm_eps"`
-	Act           string   `json:"hidden_act"`
-	Tied          bool     `json:"tie_word_embeddings"`
-	AttentionBias bool     `json:"attention_bias"`
-	MLPBias       bool     `json:"mlp_bias"`
-	EOS           idList   `json:"eos_token_id"`
-	Rope          *hfRope  `json:"rope_parameters"` // transformers 5
-	RopeScaling   *hfRope  `json:"rope_scaling"`    // transformers 4, beside rope_theta
-	RopeTheta     *float64 `json:"rope_theta"`
-}
-
-type hfRope struct {
-	Type     string   `json:"rope_type"`
-	OldType  string   `json:"type"`
-	Theta    *float64 `json:"rope_theta"`
-	Factor   float64  `json:"factor"`
-	Low      float64  `json:"low_freq_factor"`
-	High     float64  `json:"high_freq_factor"`
-	Original int      `json:"original_max_position_embeddings"`
+	ModelType     string    `json:"model_type"`
+	Vocab         int       `json:"vocab_size"`
+	Hidden        int       `json:"hidden_size"`
+	Inner         int       `json:"intermediate_size"`
+	Layers        int       `json:"num_hidden_layers"`
+	Heads         int       `json:"num_attention_heads"`
+	KVHeads       *int      `json:"num_key_value_heads"`
+	HeadDim       *int      `json:"head_dim"`
+	Context       int       `json:"max_position_embeddings"`
+	Eps           float64   `json:"rms_norm_eps"`
+	Act           string    `json:"hidden_act"`
+	Activation    *string   `json:"hidden_activation"`
+	Tied          bool      `json:"tie_word_embeddings"`
+	AttentionBias bool      `json:"attention_bias"`
+	MLPBias       bool      `json:"mlp_bias"`
+	QueryScalar   *int      `json:"query_pre_attn_scalar"`
+	ClipQKV       float64   `json:"clip_qkv"`
+	AttnCap       float64   `json:"attn_logit_softcapping"`
+	LogitCap      float64   `json:"final_logit_softcapping"`
+	Bidirectional bool      `json:"use_bidirectional_attention"`
+	Window        int       `json:"sliding_window"`
+	UseWindow     *bool     `json:"use_sliding_window"`
+	WindowFrom    int       `json:"max_window_layers"`
+	WindowPattern int       `json:"sliding_window_pattern"`
+	LayerTypes    *[]string `json:"layer_types"`
+	Experts       int       `json:"num_local_experts"`
+	Chosen        int       `json:"num_experts_per_tok"`
+	ExpertInner   *int      `json:"moe_intermediate_size"`
+	Normalize     bool      `json:"norm_topk_prob"`
+	SparseStep    int       `json:"decoder_sparse_step"`
+	DenseLayers   []int     `json:"mlp_only_layers"`
+	EOS           idList    `json:"eos_token_id"`
+	Partial       *float64  `json:"partial_rotary_factor"`
+	Theta         float64   `json:"rope_theta"`
+	LocalTheta    *float64  `json:"rope_local_base_freq"`
+	RopeScaling   *hfRope   `json:"rope_scaling"`    // transformers 4
+	Rope          *hfRope   `json:"rope_parameters"` // transformers 5
 }
 
 // idList is one id or a list of them.
@@ -70,128 +99,168 @@ func (l *idList) UnmarshalJSON(b []byte) error {
 	}
 	var id *int32
 	err := json.Unmarshal(b, &id)
-	if id != nil {
+	if *l = nil; id != nil {
 		*l = idList{*id}
 	}
 	return err
 }
 
-// ReadConfig reads a Hugging Face config.json, in the key style of transformers 4 or 5.
+// ReadConfig reads a Hugging Face config.json, in the key style of transformers 4 or 5. Absent keys mean what they mean there.
 func ReadConfig(path string) (Config, error) {
-	data, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("model: %w", err)
 	}
-	var h hfConfig
-	if err := json.Unmarshal(data, &h); err != nil {
-		return Config{}, fmt.Errorf("model: %s: %w", path, err)
+	defer f.Close()
+	const limit = 16 << 20
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && len(data) > limit {
+		err = fmt.Errorf("larger than %d MiB", limit>>20)
 	}
-	c, err := h.config()
+	var file map[string]json.RawMessage
+	if err == nil {
+		err = json.Unmarshal(data, &file)
+	}
+	var c Config
+	if err == nil {
+		c, err = parse(file)
+	}
 	if err != nil {
 		return Config{}, fmt.Errorf("model: %s: %w", path, err)
 	}
 	return c, nil
 }
 
-func (h hfConfig) config() (Config, error) {
-	c := Config{
-		Family: h.ModelType, Vocab: h.Vocab, Width: h.Hidden, Inner: h.Inner, Layers: h.Layers, Heads: h.Heads, KVHeads: h.KVHeads,
-		HeadDim: h.HeadDim, Context: h.Context, Eps: h.Eps, Tied: h.Tied, EOS: h.EOS,
-		QKVBias: h.AttentionBias, OutBias: h.AttentionBias, MLPBias: h.MLPBias,
+// parse reads the keys of a config.json that its family knows.
+func parse(file map[string]json.RawMessage) (Config, error) {
+	var name string
+	if err := json.Unmarshal(file["model_type"], &name); err != nil {
+		return Config{}, fmt.Errorf("model_type must be a string: %w", err)
 	}
-	if h.ModelType != "llama" {
-		return c, fmt.Errorf("model_type %q is not supported; known: llama", h.ModelType)
-	}
-	if h.Act != "silu" {
-		return c, fmt.Errorf("hidden_act %q is not supported; known: silu", h.Act)
-	}
-	if c.KVHeads == 0 {
-		c.KVHeads = c.Heads
-	}
-	if c.HeadDim == 0 && c.Heads > 0 {
-		c.HeadDim = c.Width / c.Heads
-	}
-	c.Rope.Theta = 10000
-	if h.RopeTheta != nil {
-		c.Rope.Theta = *h.RopeTheta
-	}
-	for _, r := range []*hfRope{h.RopeScaling, h.Rope} {
-		if r == nil {
-			continue
-		}
-		if r.Theta != nil {
-			c.Rope.Theta = *r.Theta
-		}
-		c.Rope.Type, c.Rope.Factor, c.Rope.Low, c.Rope.High, c.Rope.Original = r.Type, r.Factor, r.Low, r.High, r.Original
-		if c.Rope.Type == "" {
-			c.Rope.Type = r.OldType
-		}
-		if c.Rope.Type == "default" {
-			c.Rope.Type = ""
-		}
-	}
-	return c, c.validate()
-}
-
-// ggufConfig reads the metadata of a GGUF file of the llama layout.
-func ggufConfig(f *gguf.File) (Config, error) {
-	arch, err := gguf.Get[string](f, "general.architecture")
+	f, err := findFamily(name)
 	if err != nil {
 		return Config{}, err
 	}
-	if arch != "llama" {
-		return Config{}, fmt.Errorf("architecture %q is not supported; known: llama", arch)
+	keys := f.keys()
+	for k, v := range file {
+		if _, ok := file["num_local_experts"]; k == "num_experts" && !ok { // transformers 4
+			k = "num_local_experts"
+		}
+		if _, ok := keys[k]; ok {
+			keys[k] = v
+		}
 	}
-	var errs []error
-	num := func(key string) int {
-		v, err := gguf.Get[int64](f, arch+"."+key)
-		errs = append(errs, err)
-		return int(v)
+	data, err := json.Marshal(keys)
+	if err != nil {
+		return Config{}, err
 	}
-	real := func(key string) float64 {
-		v, err := gguf.Get[float64](f, arch+"."+key)
-		errs = append(errs, err)
-		return v
+	var h hfConfig
+	if err := json.Unmarshal(data, &h); err != nil {
+		return Config{}, err
 	}
+	return h.config(f)
+}
+
+func (h hfConfig) config(f family) (Config, error) {
 	c := Config{
-		Family: "llama", Width: num("embedding_length"), Inner: num("feed_forward_length"), Layers: num("block_count"),
-		Heads: num("attention.head_count"), KVHeads: num("attention.head_count_kv"), Context: num("context_length"),
-		Eps: real("attention.layer_norm_rms_epsilon"), Rope: Rope{Theta: real("rope.freq_base")},
+		Arch: f.Arch, Family: h.ModelType, Prefix: "model.", Vocab: h.Vocab, Width: h.Hidden, Inner: h.Inner, Layers: h.Layers,
+		Heads: h.Heads, KVHeads: or(h.KVHeads, h.Heads), Context: h.Context, Eps: h.Eps, Tied: h.Tied, EOS: h.EOS,
+		QKVBias: h.AttentionBias || f.qkvBias, OutBias: h.AttentionBias, MLPBias: h.MLPBias,
+		ClipQKV: h.ClipQKV, AttnCap: h.AttnCap, LogitCap: h.LogitCap,
 	}
-	if err := errors.Join(errs...); err != nil {
+	c.HeadDim = or(h.HeadDim, h.Hidden/max(h.Heads, 1))
+	c.QueryScalar = or(h.QueryScalar, c.HeadDim)
+	act := or(h.Activation, h.Act)
+	if c.GELU = act == "gelu_pytorch_tanh"; !c.GELU && act != "silu" {
+		return c, fmt.Errorf("the activation %q is not supported; known: silu, gelu_pytorch_tanh", act)
+	}
+	if h.Bidirectional {
+		return c, errors.New("use_bidirectional_attention is not supported: the decoder is causal")
+	}
+	if err := h.ropes(&c); err != nil {
 		return c, err
 	}
-	if c.Heads > 0 {
-		c.HeadDim = c.Width / c.Heads
+	if err := c.validate(); err != nil { // before anything is as long as there are layers
+		return c, err
 	}
-	if embed, ok := f.Lookup("token_embd.weight"); ok && len(embed.Shape) == 2 {
-		c.Vocab = embed.Shape[0]
+	if err := h.local(&c); err != nil {
+		return c, err
 	}
-	has := func(name string) bool { _, ok := f.Lookup(name); return ok }
-	c.Tied = !has("output.weight")
-	c.QKVBias, c.OutBias, c.MLPBias = has("blk.0.attn_q.bias"), has("blk.0.attn_output.bias"), has("blk.0.ffn_gate.bias")
-	if kind, ok := f.Meta[arch+".rope.scaling.type"]; has("rope_freqs.weight") || ok && kind != "none" {
-		return c, errors.New("the file stretches its rotary frequencies (rope.scaling, rope_freqs): take the Hugging Face folder")
+	return c, h.sparse(&c)
+}
+
+// local tells the layers whose attention has a window: those of layer_types, or what the family does without.
+func (h hfConfig) local(c *Config) error {
+	types := or(h.LayerTypes, make([]string, c.Layers))
+	if len(types) != c.Layers {
+		return fmt.Errorf("layer_types has %d entries for %d layers", len(types), c.Layers)
 	}
-	if c.QKVBias != c.OutBias {
-		return c, errors.New("attention biases on some projections only are not the llama layout")
+	if h.Window < 0 || h.Window > 1<<30 {
+		return fmt.Errorf("sliding_window is %d", h.Window)
 	}
-	if id, err := gguf.Get[int64](f, "tokenizer.ggml.eos_token_id"); err == nil {
-		c.EOS = []int32{int32(id)}
+	if or(h.UseWindow, true) {
+		c.Window = h.Window
 	}
-	return c, c.validate()
+	for i, t := range types {
+		local := t == "sliding_attention"
+		switch {
+		case t == "" && h.WindowPattern > 0:
+			local = (i+1)%h.WindowPattern != 0
+		case t == "":
+			local = i >= h.WindowFrom && c.Window > 0
+		case !local && t != "full_attention":
+			return fmt.Errorf("layer type %q is not supported; known: full_attention, sliding_attention", t)
+		}
+		if local && c.Window == 0 {
+			return fmt.Errorf("layer %d is local, but sliding_window is null or off", i)
+		}
+		if local && c.Local == nil {
+			c.Local = make([]bool, c.Layers)
+		}
+		if local {
+			c.Local[i] = true
+		}
+	}
+	return nil
+}
+
+// sparse tells the layers that have experts, and what these are.
+func (h hfConfig) sparse(c *Config) error {
+	if h.Experts == 0 {
+		return nil
+	}
+	c.MoE = MoE{Experts: h.Experts, Chosen: h.Chosen, Inner: or(h.ExpertInner, h.Inner), Normalize: h.Normalize}
+	if h.Experts < 0 || h.Experts > 1<<15 || h.Chosen < 1 || h.Chosen > h.Experts {
+		return fmt.Errorf("num_experts is %d, num_experts_per_tok %d", h.Experts, h.Chosen)
+	}
+	if c.MoE.Inner <= 0 || c.MoE.Inner > 1<<30 {
+		return fmt.Errorf("moe_intermediate_size is %d", c.MoE.Inner)
+	}
+	for i := range c.Layers {
+		c.MoE.Layers = append(c.MoE.Layers, !slices.Contains(h.DenseLayers, i) && (i+1)%max(h.SparseStep, 1) == 0)
+	}
+	return nil
+}
+
+// or is *p, or v where p is null.
+func or[T any](p *T, v T) T {
+	if p != nil {
+		return *p
+	}
+	return v
 }
 
 func (c Config) validate() error {
 	for _, f := range []struct {
-		name  string
-		value int
+		name       string
+		value, top int
 	}{
-		{"vocab_size", c.Vocab}, {"hidden_size", c.Width}, {"intermediate_size", c.Inner}, {"num_hidden_layers", c.Layers},
-		{"num_attention_heads", c.Heads}, {"num_key_value_heads", c.KVHeads}, {"head_dim", c.HeadDim},
-		{"max_position_embeddings", c.Context},
+		{"vocab_size", c.Vocab, 1 << 30}, {"hidden_size", c.Width, 1 << 24}, {"intermediate_size", c.Inner, 1 << 24},
+		{"num_hidden_layers", c.Layers, 1 << 12}, {"num_attention_heads", c.Heads, 1 << 16},
+		{"num_key_value_heads", c.KVHeads, 1 << 16}, {"head_dim", c.HeadDim, 1 << 16}, {"query_pre_attn_scalar", c.QueryScalar, 1 << 30},
+		{"max_position_embeddings", c.Context, 1 << 30},
 	} {
-		if f.value <= 0 || f.value > 1<<30 {
+		if f.value <= 0 || f.value > f.top {
 			return fmt.Errorf("%s is missing or out of range (%d)", f.name, f.value)
 		}
 	}
@@ -202,5 +271,9 @@ func (c Config) validate() error {
 	if !(c.Eps > 0) {
 		return fmt.Errorf("rms_norm_eps is missing or not positive (%v)", c.Eps)
 	}
-	return c.Rope.validate()
+	if c.ClipQKV < 0 || c.AttnCap < 0 || c.LogitCap < 0 {
+		return fmt.Errorf("a cap is negative: clip_qkv %v, attn_logit_softcapping %v, final_logit_softcapping %v", c.ClipQKV, c.AttnCap,
+			c.LogitCap)
+	}
+	return errors.Join(c.Rope.validate(), c.LocalRope.validate())
 }

@@ -2,6 +2,7 @@ package model
 
 import (
 	"math"
+	"slices"
 
 	"github.com/molt-go/molt/torch"
 )
@@ -25,88 +26,164 @@ func (m *Model) NewCache(s *torch.Scope, slots int) *Cache {
 // CacheBytes is what one slot of a cache takes.
 func (m *Model) CacheBytes() int { return 2 * m.Layers * m.KVHeads * m.HeadDim * m.DType.Size() }
 
-// Hidden runs the decoder over the rows of b and gives their last hidden states [N, hidden], after the final norm.
-// Without a cache, slot i is row i of the batch itself; with one, each row's key and value are first written to b.Slots, and the
-// cache must not require grad.
-func (m *Model) Hidden(s *torch.Scope, b *Batch, c *Cache) (torch.Tensor, error) {
+// Output is what the decoder gives for a batch of N rows.
+type Output struct {
+	Hidden torch.Tensor // [N, hidden], after the final norm
+	// Aux is the routers' load-balancing loss over all layers and rows but padding, a float32 scalar not yet multiplied by its
+	// coefficient; the zero Tensor without sparse layers, or with a cache.
+	Aux torch.Tensor
+}
+
+// Hidden runs the decoder over the rows of b. Without a cache, slot i is row i of the batch itself; with one, each row's key and
+// value are first written to b.Slots, and the cache must not require grad.
+func (m *Model) Hidden(s *torch.Scope, b *Batch, c *Cache) (out Output, err error) {
 	slots := b.Len()
 	if c != nil {
 		slots = c.slots
 	}
 	if err := b.check(slots, m.Vocab); err != nil {
-		return torch.Tensor{}, err
+		return out, err
 	}
-	return s.Block(func(s *torch.Scope) torch.Tensor {
+	s.Block(func(inner *torch.Scope) torch.Tensor {
 		var x []torch.Tensor
-		for _, stage := range m.stages(s, b, c) {
-			x = stage(s, x)
+		for _, stage := range m.stages(inner, b, c) {
+			x = stage(inner, x)
 		}
-		return x[0]
-	}), nil
+		if out = (Output{x[0], x[1]}); out.Aux != (torch.Tensor{}) {
+			inner.Move(s, out.Aux)
+		}
+		return out.Hidden
+	})
+	return out, nil
 }
 
-// HiddenAgain is Hidden without a cache that keeps only what goes into each layer. back takes the gradient of the result, runs the
-// layers again, from the last, and adds up the gradients of the weights; b must not have changed.
-func (m *Model) HiddenAgain(s *torch.Scope, b *Batch) (h torch.Tensor, back func(s *torch.Scope, grad torch.Tensor), err error) {
+// HiddenAgain is Hidden without a cache that keeps only what goes into each layer. back takes the gradients of the results, of which
+// aux may be the zero Tensor, runs the layers again, from the last, and adds up the gradients of the weights; b must not have changed.
+func (m *Model) HiddenAgain(s *torch.Scope, b *Batch) (out Output, back func(s *torch.Scope, hidden, aux torch.Tensor), err error) {
 	if err := b.check(b.Len(), m.Vocab); err != nil {
-		return h, nil, err
+		return out, nil, err
 	}
-	out, again := s.Recompute(m.stages(s, b, nil))
-	return out[0], func(s *torch.Scope, grad torch.Tensor) { again(s, []torch.Tensor{grad}) }, nil
+	x, again := s.Recompute(m.stages(s, b, nil))
+	return Output{x[0], x[1]}, func(s *torch.Scope, hidden, aux torch.Tensor) { again(s, []torch.Tensor{hidden, aux}) }, nil
 }
 
-// stages are the embedding, the layers, between which x is the residual stream and r what the layer before adds to it, and the
-// final norm.
+// stages are the embedding, the layers and the final norm. Between layers stand the residual stream, what the layer before adds to
+// it, and the load of the experts so far.
 func (m *Model) stages(s *torch.Scope, b *Batch, c *Cache) []torch.Stage {
 	in := m.input(s, b)
 	stages := []torch.Stage{func(s *torch.Scope, _ []torch.Tensor) []torch.Tensor {
-		return []torch.Tensor{s.Embedding(m.embed, in.ids), {}}
+		return []torch.Tensor{m.embedding(s, in.ids), {}, {}}
 	}}
 	for i := range m.layers {
-		stages = append(stages, func(s *torch.Scope, x []torch.Tensor) []torch.Tensor {
-			x0, r := m.block(s, i, x[0], x[1], in, c)
-			return []torch.Tensor{x0, r}
-		})
+		stages = append(stages, func(s *torch.Scope, x []torch.Tensor) []torch.Tensor { return m.block(s, i, x, in, c) })
 	}
 	return append(stages, func(s *torch.Scope, x []torch.Tensor) []torch.Tensor {
-		_, h := s.AddRMSNorm(x[0], x[1], m.norm, m.Eps)
-		return []torch.Tensor{h}
+		out := []torch.Tensor{{}, {}}
+		if _, out[0] = m.rmsNorm(s, x[0], x[1], m.norm); x[2] != (torch.Tensor{}) {
+			out[1] = m.balance(s, x[2], in)
+		}
+		return out
 	})
 }
 
-// block runs layer i on x and r, whose sum is folded into its first norm.
-func (m *Model) block(outer *torch.Scope, i int, x, r torch.Tensor, in input, c *Cache) (torch.Tensor, torch.Tensor) {
+func (m *Model) embedding(s *torch.Scope, ids torch.Tensor) torch.Tensor {
+	x := s.Embedding(m.embed, ids)
+	if m.ScaleEmbed { // by a number of the model's dtype
+		x = s.Mul(x, s.To(torch.New(s, []float32{float32(math.Sqrt(float64(m.Width)))}), m.DType))
+	}
+	return x
+}
+
+// rmsNorm gives x + r, r may be missing, and its norm.
+func (m *Model) rmsNorm(s *torch.Scope, x, r, w torch.Tensor) (total, y torch.Tensor) {
+	if !m.UnitNorm {
+		return s.AddRMSNorm(x, r, w, m.Eps)
+	}
+	if r != (torch.Tensor{}) {
+		x = s.Add(x, r)
+	}
+	w = s.AddScalar(s.To(w, torch.Float32), 1)
+	_, y = s.AddRMSNorm(s.To(x, torch.Float32), torch.Tensor{}, w, m.Eps)
+	return x, s.To(y, m.DType)
+}
+
+// block runs layer i on x[0] + x[1], a sum that is folded into its first norm.
+func (m *Model) block(outer *torch.Scope, i int, x []torch.Tensor, in input, c *Cache) []torch.Tensor {
 	l := &m.layers[i]
-	var x2 torch.Tensor
-	r2 := outer.Block(func(s *torch.Scope) torch.Tensor {
-		x, h := s.AddRMSNorm(x, r, l.attnNorm, m.Eps)
-		a := m.attention(s, i, h, in, c)
-		x, h = s.AddRMSNorm(x, s.Linear(a, l.out, l.outBias), l.mlpNorm, m.Eps)
-		s.Move(outer, x)
-		x2 = x
-		return s.Linear(s.SiLUMul(s.Linear(h, l.gateUp, l.guBias)), l.down, l.downBias)
+	out := slices.Clone(x)
+	out[1] = outer.Block(func(s *torch.Scope) torch.Tensor {
+		total, h := m.rmsNorm(s, x[0], x[1], l.attnNorm)
+		r := s.Linear(m.attention(s, i, h, in, c), l.out, l.outBias)
+		if m.Sandwich {
+			_, r = m.rmsNorm(s, r, torch.Tensor{}, l.afterAttn)
+		}
+		out[0], h = m.rmsNorm(s, total, r, l.mlpNorm)
+		s.Move(outer, out[0])
+		if l.experts == nil {
+			r = m.gated(s, &l.mlp, h)
+		} else if r, out[2] = m.moe(s, i, h, x[2], in); out[2] != (torch.Tensor{}) {
+			s.Move(outer, out[2])
+		}
+		if m.Sandwich {
+			_, r = m.rmsNorm(s, r, torch.Tensor{}, l.afterMLP)
+		}
+		return r
 	})
-	return x2, r2
+	return out
+}
+
+// gated is act(gate)·up of h, projected down.
+func (m *Model) gated(s *torch.Scope, l *mlp, h torch.Tensor) torch.Tensor {
+	act := s.SiLUMul
+	if m.GELU {
+		act = s.GELUMul
+	}
+	return s.Linear(act(s.Linear(h, l.gateUp, l.guBias)), l.down, l.downBias)
 }
 
 func (m *Model) attention(s *torch.Scope, i int, h torch.Tensor, in input, c *Cache) torch.Tensor {
-	l := &m.layers[i]
+	l, see := &m.layers[i], in.all
+	if m.Local != nil && m.Local[i] {
+		see = in.local
+	}
 	n := h.Dim(0)
-	qkv := s.Reshape(s.Linear(h, l.qkv, l.qkvBias), n, m.Heads+2*m.KVHeads, m.HeadDim)
-	qk := s.Rotary(s.Narrow(qkv, 1, 0, m.Heads+m.KVHeads), in.cos, in.sin)
+	qkv := m.normQKV(s, l, s.Linear(h, l.qkv, l.qkvBias))
+	qkv = s.Reshape(qkv, n, m.Heads+2*m.KVHeads, m.HeadDim)
+	qk := s.Rotary(s.Narrow(qkv, 1, 0, m.Heads+m.KVHeads), see.cos, see.sin)
 	q, k := s.Narrow(qk, 1, 0, m.Heads), s.Narrow(qk, 1, m.Heads, m.KVHeads)
 	v := s.Narrow(qkv, 1, m.Heads+m.KVHeads, m.KVHeads)
 	if c != nil {
 		k, v = s.IndexCopy_(c.keys[i], 0, in.slots, k), s.IndexCopy_(c.vals[i], 0, in.slots, v)
 	}
-	o := s.Attention(q, k, v, in.rows, in.seqs, in.ranges, 1/math.Sqrt(float64(m.HeadDim)), 0)
+	o := s.Attention(q, k, v, see.rows, in.seqs, in.ranges, 1/math.Sqrt(float64(m.QueryScalar)), m.AttnCap)
 	return s.Reshape(o, n, m.Heads*m.HeadDim)
 }
 
-// Logits are those of hidden states h [N, hidden]: [N, vocab]. N should be a multiple of 4, at least 8, where bits must agree
-// with [Model.LogP].
+// normQKV is qkv with queries and keys normed, each head or all at once, and with all of it clipped, where the family does so.
+func (m *Model) normQKV(s *torch.Scope, l *layer, qkv torch.Tensor) torch.Tensor {
+	if l.qNorm != (torch.Tensor{}) {
+		n, kv := qkv.Dim(0), m.KVHeads*m.HeadDim
+		parts := s.Call("aten::split_with_sizes", qkv, []int{m.Heads * m.HeadDim, kv, kv}, 1)
+		for j, w := range []torch.Tensor{l.qNorm, l.kNorm} {
+			_, y := m.rmsNorm(s, s.Reshape(s.Clone(parts[j]), -1, w.Dim(0)), torch.Tensor{}, w)
+			parts[j] = s.Reshape(y, n, -1)
+		}
+		qkv = s.Cat(1, parts...)
+	}
+	if m.ClipQKV > 0 {
+		qkv = s.Clamp(qkv, -m.ClipQKV, m.ClipQKV)
+	}
+	return qkv
+}
+
+// Logits are those of hidden states h [N, hidden]: [N, vocab], in float32 where the model caps them; then they have no gradient. N
+// should be a multiple of 4, at least 8, where bits must agree with [Model.LogP].
 func (m *Model) Logits(s *torch.Scope, h torch.Tensor) torch.Tensor {
-	return s.Linear(h, m.head, torch.Tensor{})
+	logits := s.Linear(h, m.head, torch.Tensor{})
+	if m.LogitCap > 0 {
+		logits = s.SoftCap(logits, m.LogitCap)
+	}
+	return logits
 }
 
 // headChunk rows of logits are held at a time: 100 MB in float32 at a vocabulary of 49,152.
@@ -118,5 +195,5 @@ func (m *Model) LogP(s *torch.Scope, h torch.Tensor, ids []int32, invT []float32
 	for i, id := range ids {
 		wide[i] = int64(id)
 	}
-	return s.LMLogP(h, m.head, torch.New(s, wide, len(invT), len(ids)/len(invT)), torch.New(s, invT), 0, headChunk)
+	return s.LMLogP(h, m.head, torch.New(s, wide, len(invT), len(ids)/len(invT)), torch.New(s, invT), m.LogitCap, headChunk)
 }

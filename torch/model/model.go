@@ -26,10 +26,20 @@ type Model struct {
 // layer holds a block's weights; projections that read the same input are fused, and the named parameters are views of them.
 type layer struct {
 	attnNorm, mlpNorm torch.Tensor
+	afterAttn         torch.Tensor // with sandwich norms: of what attention gives
+	afterMLP          torch.Tensor
 	qkv, qkvBias      torch.Tensor // [(heads + 2 kvHeads)·headDim, hidden]
+	qNorm, kNorm      torch.Tensor // [headDim] or [heads·headDim]
 	out, outBias      torch.Tensor // [hidden, heads·headDim]
-	gateUp, guBias    torch.Tensor // [2 inner, hidden]
-	down, downBias    torch.Tensor // [hidden, inner]
+	mlp               mlp          // of a dense layer
+	router            torch.Tensor // [experts, hidden], of a sparse layer
+	experts           []mlp
+}
+
+// mlp is a gated MLP.
+type mlp struct {
+	gateUp, guBias torch.Tensor // [2 inner, hidden]
+	down, downBias torch.Tensor // [hidden, inner]
 }
 
 // Param is a named weight as checkpoints have it: rows [first, first+rows) of a leaf.
@@ -57,25 +67,50 @@ func (p Param) Grad(s *torch.Scope) torch.Tensor {
 func New(s *torch.Scope, c Config, d torch.DType) *Model {
 	m := &Model{Config: c, DType: d}
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	m.embed = m.matrix(s, c.Width, part{"model.embed_tokens.weight", c.Vocab})
+	m.embed = m.matrix(s, c.Width, part{c.Prefix + "embed_tokens.weight", c.Vocab})
 	for i := range c.Layers {
-		name := func(rest string) string { return fmt.Sprintf("model.layers.%d.%s", i, rest) }
-		l := layer{}
-		l.attnNorm = m.vector(s, part{name("input_layernorm.weight"), c.Width})
+		name := func(rest string) string { return fmt.Sprintf("%slayers.%d.%s", c.Prefix, i, rest) }
+		norm := func(rest string, width int) torch.Tensor { return m.vector(s, part{name(rest + ".weight"), width}) }
+		l := layer{attnNorm: norm("input_layernorm", c.Width)}
 		l.qkv, l.qkvBias = m.linear(s, c.Width, c.QKVBias,
 			part{name("self_attn.q_proj"), q}, part{name("self_attn.k_proj"), kv}, part{name("self_attn.v_proj"), kv})
+		switch c.QKNorm {
+		case "head":
+			l.qNorm, l.kNorm = norm("self_attn.q_norm", c.HeadDim), norm("self_attn.k_norm", c.HeadDim)
+		case "width":
+			l.qNorm, l.kNorm = norm("self_attn.q_norm", q), norm("self_attn.k_norm", kv)
+		}
 		l.out, l.outBias = m.linear(s, q, c.OutBias, part{name("self_attn.o_proj"), c.Width})
-		l.mlpNorm = m.vector(s, part{name("post_attention_layernorm.weight"), c.Width})
-		l.gateUp, l.guBias = m.linear(s, c.Width, c.MLPBias, part{name("mlp.gate_proj"), c.Inner}, part{name("mlp.up_proj"), c.Inner})
-		l.down, l.downBias = m.linear(s, c.Inner, c.MLPBias, part{name("mlp.down_proj"), c.Width})
+		if c.Sandwich {
+			l.afterAttn, l.mlpNorm = norm("post_attention_layernorm", c.Width), norm("pre_feedforward_layernorm", c.Width)
+			l.afterMLP = norm("post_feedforward_layernorm", c.Width)
+		} else {
+			l.mlpNorm = norm("post_attention_layernorm", c.Width)
+		}
+		if c.MoE.Layers != nil && c.MoE.Layers[i] {
+			n := c.Sparse
+			l.router = m.matrix(s, c.Width, part{name(n.Router + ".weight"), c.MoE.Experts})
+			for e := range c.MoE.Experts {
+				at := name(fmt.Sprintf("%s.%d.", n.Experts, e))
+				l.experts = append(l.experts, m.mlp(s, c.MoE.Inner, at+n.Gate, at+n.Up, at+n.Down))
+			}
+		} else {
+			l.mlp = m.mlp(s, c.Inner, name("mlp.gate_proj"), name("mlp.up_proj"), name("mlp.down_proj"))
+		}
 		m.layers = append(m.layers, l)
 	}
-	m.norm = m.vector(s, part{"model.norm.weight", c.Width})
+	m.norm = m.vector(s, part{c.Prefix + "norm.weight", c.Width})
 	m.head = m.embed
 	if !c.Tied {
 		m.head = m.matrix(s, c.Width, part{"lm_head.weight", c.Vocab})
 	}
 	return m
+}
+
+func (m *Model) mlp(s *torch.Scope, inner int, gate, up, down string) (l mlp) {
+	l.gateUp, l.guBias = m.linear(s, m.Width, m.MLPBias, part{gate, inner}, part{up, inner})
+	l.down, l.downBias = m.linear(s, inner, m.MLPBias, part{down, m.Width})
+	return l
 }
 
 // part is a named share of a leaf: its rows.

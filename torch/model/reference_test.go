@@ -7,10 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"unsafe"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/molt-go/molt/torch"
 	. "github.com/molt-go/molt/torch/model"
 )
@@ -91,11 +88,11 @@ func score(t *testing.T, s *torch.Scope, m *Model, ids []int32) (logp, entropy [
 
 func hidden(t *testing.T, s *torch.Scope, m *Model, b *Batch, c *Cache) torch.Tensor {
 	t.Helper()
-	h, err := m.Hidden(s, b, c)
+	out, err := m.Hidden(s, b, c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return h
+	return out.Hidden
 }
 
 // greedy generates n tokens after ids with a cache, one decode step a token, and returns them with their log-probs.
@@ -201,197 +198,4 @@ func TestSmolLM2EqualsTransformers(t *testing.T) {
 			near(t, "entropy", x.Entropy[:len(entropy)], entropy, 1e-3)
 		}
 	})
-}
-
-// folder is one model of the reference: its tensors by name.
-type folder struct {
-	t    *testing.T
-	path string
-	file *torch.SafeTensors
-}
-
-func models(t *testing.T) []folder {
-	t.Helper()
-	paths, _ := filepath.Glob(reference + "/models/*")
-	if len(paths) == 0 {
-		t.Fatal("no models in the reference")
-	}
-	var fs []folder
-	for _, p := range paths {
-		f, err := torch.OpenSafeTensors(filepath.Join(p, "ref.safetensors"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { f.Close() })
-		fs = append(fs, folder{t, p, f})
-	}
-	return fs
-}
-
-func (f folder) ints(name string) []int64     { return entry[int64](f, name) }
-func (f folder) floats(name string) []float32 { return entry[float32](f, name) }
-func (f folder) shape(name string) (rows, columns int) {
-	e, ok := f.file.Lookup(name)
-	if !ok {
-		f.t.Fatalf("%s: no tensor %s", f.path, name)
-	}
-	return e.Shape[0], e.Shape[1]
-}
-
-func entry[T torch.Number](f folder, name string) []T {
-	e, ok := f.file.Lookup(name)
-	if !ok {
-		f.t.Fatalf("%s: no tensor %s", f.path, name)
-	}
-	var out []T
-	do(f.t, func(s *torch.Scope) {
-		x := s.Empty(e.DType, e.Shape...)
-		torch.WriteBytes(x, e.DType, unsafe.Pointer(unsafe.SliceData(e.Data)), x.Numel())
-		out = torch.Values[T](x)
-	})
-	return out
-}
-
-// rows of a padded batch: the real ids of row i and where they start.
-func (f folder) row(side string, i int) (ids []int32, start int) {
-	_, width := f.shape(side + ".input_ids")
-	all, mask := f.ints(side+".input_ids"), f.ints(side+".attention_mask")
-	start = -1
-	for j := i * width; j < (i+1)*width; j++ {
-		if mask[j] != 0 {
-			if start < 0 {
-				start = j - i*width
-			}
-			ids = append(ids, int32(all[j]))
-		}
-	}
-	return ids, start
-}
-
-func TestModelsEqualTransformers(t *testing.T) {
-	for _, f := range models(t) {
-		t.Run(filepath.Base(f.path), func(t *testing.T) {
-			f.t = t
-			do(t, func(s *torch.Scope) {
-				m := load(t, s, f.path, torch.Float32)
-				for _, side := range []string{"right", "left"} {
-					rows, width := f.shape(side + ".input_ids")
-					logits, logp := f.floats(side+".logits"), f.floats(side+".log_probs")
-					for i := range rows {
-						ids, start := f.row(side, i)
-						s.NoGrad(func(s *torch.Scope) torch.Tensor {
-							var b Batch
-							b.AddSequence(ids, 0, int32(len(ids)))
-							b.Pad(0)
-							got := torch.Values[float32](s.Narrow(m.Logits(s, hidden(t, s, m, &b, nil)), 0, 0, len(ids)))
-							at := (i*width + start) * m.Vocab
-							near(t, side+" logits", logits[at:at+len(ids)*m.Vocab], got, 5e-5)
-							return torch.Tensor{}
-						})
-						lp, entropy := score(t, s, m, ids)
-						at := i*(width-1) + start
-						near(t, side+" log-probs", logp[at:at+len(ids)-1], lp, 3e-5)
-						if side == "right" {
-							near(t, "entropy", f.floats("right.entropy")[i*width:i*width+len(ids)-1], entropy, 5e-5)
-						}
-					}
-				}
-			})
-		})
-	}
-}
-
-func TestModelsGenerateAsTransformers(t *testing.T) {
-	for _, f := range models(t) {
-		t.Run(filepath.Base(f.path), func(t *testing.T) {
-			f.t = t
-			do(t, func(s *torch.Scope) {
-				m := load(t, s, f.path, torch.Float32)
-				rows, _ := f.shape("gen.input_ids")
-				_, n := f.shape("gen.new_ids")
-				tokens, logp, margins := f.ints("gen.new_ids"), f.floats("gen.log_probs"), f.floats("gen.margin")
-				for i := range rows {
-					ids, _ := f.row("gen", i)
-					got, lp := greedy(t, s, m, ids, n)
-					want := make([]int32, n)
-					for j := range want {
-						want[j] = int32(tokens[i*n+j])
-					}
-					k := sameUntilClose(t, "greedy", want, got, margins[i*n:])
-					near(t, "log-probs", logp[i*n:i*n+k], lp[:k], 3e-5)
-				}
-			})
-		})
-	}
-}
-
-// The gradient of the mean negative log-prob over all real next tokens of the right-padded batch, per named parameter.
-func TestModelsGradientsEqualTransformers(t *testing.T) {
-	for _, f := range models(t) {
-		t.Run(filepath.Base(f.path), func(t *testing.T) {
-			f.t = t
-			var ref struct {
-				NLL   float64 `json:"right_mean_nll"`
-				Grads map[string]struct {
-					Norm  float64   `json:"norm"`
-					Sum   float64   `json:"sum"`
-					Dot   float64   `json:"dot_weight"`
-					First []float32 `json:"first"`
-					Max   float64   `json:"max_abs"`
-				} `json:"grad_of_right_mean_nll"`
-			}
-			readJSON(t, filepath.Join(f.path, "ref.json"), &ref)
-			do(t, func(s *torch.Scope) {
-				m := load(t, s, f.path, torch.Float32)
-				for _, leaf := range m.Leaves() {
-					leaf.RequireGrad(true)
-				}
-				rows, _ := f.shape("right.input_ids")
-				var b Batch
-				var at, next []int32
-				for i := range rows {
-					ids, _ := f.row("right", i)
-					first := b.AddSequence(ids, int32(b.Len()), int32(len(ids)))
-					for j := 1; j < len(ids); j++ {
-						at, next = append(at, int32(first+j-1)), append(next, ids[j])
-					}
-				}
-				b.Pad(0)
-				h := s.IndexSelect(hidden(t, s, m, &b, nil), 0, torch.New(s, at))
-				logp, _ := m.LogP(s, h, next, slices.Repeat([]float32{1}, len(next)))
-				loss := s.Neg(s.Mean(logp))
-				if math.Abs(loss.Item()-ref.NLL) > 3e-5 {
-					t.Errorf("mean NLL %v, want %v", loss.Item(), ref.NLL)
-				}
-				s.Backward([]torch.Tensor{loss}, nil)
-				seen := 0
-				for _, p := range m.Params() {
-					want, ok := ref.Grads[p.Name]
-					if !ok {
-						t.Errorf("no reference gradient for %s", p.Name)
-						continue
-					}
-					seen++
-					g := torch.Values[float32](p.Grad(s))
-					w := torch.Values[float32](p.Tensor)
-					var sum, square, dot float64
-					for i, x := range g {
-						sum += float64(x)
-						square += float64(x) * float64(x)
-						dot += float64(x) * float64(w[i])
-					}
-					scale := 1e-4*want.Norm + 1e-7
-					if math.Abs(math.Sqrt(square)-want.Norm) > scale || math.Abs(sum-want.Sum) > scale*math.Sqrt(float64(len(g))) || math.Abs(dot-want.Dot) > scale*10 {
-						t.Errorf("%s: norm %v sum %v dot %v, want %v %v %v", p.Name, math.Sqrt(square), sum, dot, want.Norm, want.Sum, want.Dot)
-					}
-					if diff := cmp.Diff(want.First, g[:len(want.First)], cmpopts.EquateApprox(1e-4, 1e-4*want.Max)); diff != "" {
-						t.Errorf("%s: first entries: %s", p.Name, diff)
-					}
-				}
-				if seen != len(ref.Grads) {
-					t.Errorf("%d gradients compared, the reference has %d", seen, len(ref.Grads))
-				}
-			})
-		})
-	}
 }

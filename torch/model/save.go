@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/molt-go/molt/torch"
 )
@@ -12,7 +14,7 @@ import (
 // Save writes m as a Hugging Face folder, config.json and model.safetensors, in m's dtype. Tied heads are stored once, as
 // the embedding. dir must exist.
 func (m *Model) Save(dir string) error {
-	text, err := json.MarshalIndent(m.hf(), "", "  ")
+	text, err := json.MarshalIndent(m.hf(m.DType), "", "  ")
 	if err != nil {
 		return err
 	}
@@ -31,24 +33,68 @@ func SaveParams(path string, params []Param) error {
 	return torch.WriteSafeTensors(path, entries, map[string]string{"format": "pt"})
 }
 
-// hf is m's config.json, in the keys that transformers 4 and 5 both read.
-func (m *Model) hf() map[string]any {
-	c := map[string]any{
-		"architectures": []string{"LlamaForCausalLM"}, "model_type": m.Family, "vocab_size": m.Vocab, "hidden_size": m.Width,
-		"intermediate_size": m.Inner, "num_hidden_layers": m.Layers, "num_attention_heads": m.Heads, "num_key_value_heads": m.KVHeads,
-		"head_dim": m.HeadDim, "max_position_embeddings": m.Context, "rms_norm_eps": m.Eps, "hidden_act": "silu",
-		"tie_word_embeddings": m.Tied, "attention_bias": m.QKVBias, "mlp_bias": m.MLPBias, "torch_dtype": m.DType.String(),
-		"rope_theta": m.Rope.Theta,
-	}
-	if len(m.EOS) > 0 {
-		c["eos_token_id"] = m.EOS
-	}
-	if r := m.Rope; r.Type != "" {
-		scaling := map[string]any{"rope_type": r.Type, "factor": r.Factor}
-		if r.Type == "llama3" {
-			scaling["low_freq_factor"], scaling["high_freq_factor"], scaling["original_max_position_embeddings"] = r.Low, r.High, r.Original
+// hf is c as a config.json of its family, with the keys of transformers 4 that 5 reads too.
+func (c Config) hf(d torch.DType) map[string]any {
+	f := families[c.Family]
+	types, dense := make([]string, c.Layers), []int{}
+	for i := range types {
+		types[i] = "full_attention"
+		if c.Local != nil && c.Local[i] {
+			types[i] = "sliding_attention"
 		}
-		c["rope_scaling"] = scaling
+		if c.MoE.Layers != nil && !c.MoE.Layers[i] {
+			dense = append(dense, i)
+		}
 	}
-	return c
+	act := "silu"
+	if c.GELU {
+		act = "gelu_pytorch_tanh"
+	}
+	given := map[string]any{
+		"model_type": c.Family, "vocab_size": c.Vocab, "hidden_size": c.Width, "intermediate_size": c.Inner,
+		"num_hidden_layers": c.Layers, "num_attention_heads": c.Heads, "num_key_value_heads": c.KVHeads, "head_dim": c.HeadDim,
+		"max_position_embeddings": c.Context, "rms_norm_eps": real(c.Eps), "hidden_act": act, "hidden_activation": act,
+		"tie_word_embeddings": c.Tied, "attention_bias": c.OutBias, "mlp_bias": c.MLPBias, "query_pre_attn_scalar": c.QueryScalar,
+		"clip_qkv": orNull(real(c.ClipQKV)), "attn_logit_softcapping": orNull(real(c.AttnCap)), "final_logit_softcapping": orNull(real(c.LogitCap)),
+		"sliding_window": orNull(c.Window), "use_sliding_window": c.Window > 0, "layer_types": types,
+		"num_local_experts": c.MoE.Experts, "num_experts_per_tok": c.MoE.Chosen, "moe_intermediate_size": c.MoE.Inner,
+		"norm_topk_prob": c.MoE.Normalize, "mlp_only_layers": dense,
+		"rope_theta": real(c.Rope.Theta), "rope_local_base_freq": real(c.LocalRope.Theta), "eos_token_id": c.EOS,
+	}
+	out := map[string]any{"architectures": []string{f.Class}, "torch_dtype": d.String()}
+	for key := range f.keys() {
+		if v, ok := given[key]; ok {
+			out[key] = v
+		}
+	}
+	if c.Rope.Type != "" {
+		out["rope_scaling"] = c.Rope.keys()
+	}
+	if c.LocalRope != c.Rope { // only transformers 5 has a key for all of it
+		out["rope_parameters"] = map[string]any{"full_attention": c.Rope.keys(), "sliding_attention": c.LocalRope.keys()}
+	}
+	if c.MoE.Experts > 0 {
+		out["num_experts"] = c.MoE.Experts
+	}
+	return out
+}
+
+// orNull is v, or nil for the zero value.
+func orNull[T comparable](v T) any {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return v
+}
+
+// real is a number that transformers wants with a point or an exponent.
+type real float64
+
+func (r real) MarshalJSON() ([]byte, error) {
+	text := strconv.FormatFloat(float64(r), 'g', -1, 64)
+	if !strings.ContainsAny(text, ".e") {
+		text += ".0"
+	}
+	return []byte(text), nil
 }
