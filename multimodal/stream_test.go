@@ -22,7 +22,7 @@ func byteTokenizer(t testing.TB, special ...string) *Tokenizer {
 func makeTokenizer(t testing.TB, vocab map[string]int32, merges []mergePair, added []addedToken) *Tokenizer {
 	t.Helper()
 	byteLevel := &component{Type: "ByteLevel"}
-	f := tokenizerFile{added, nil, byteLevel, byteLevel, bpeModel{Vocab: vocab, Merges: merges}}
+	f := tokenizerFile{AddedTokens: added, PreTokenizer: byteLevel, Decoder: byteLevel, Model: bpeModel{Vocab: vocab, Merges: merges}}
 	tok, err := f.tokenizer()
 	if err != nil {
 		t.Fatal(err)

@@ -4,13 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
-// OpenTokenizer reads the tokenizer of the model at path, a byte-level BPE: a .gguf file's, or a Hugging Face folder's
-// tokenizer.json, with the end and beginning tokens from tokenizer_config.json and generation_config.json (or config.json)
-// beside it, where they are. The post-processor is not applied.
+// OpenTokenizer reads the tokenizer of the model at path, a BPE: a .gguf file's, or a Hugging Face folder's tokenizer.json,
+// with the end and beginning tokens from tokenizer_config.json and generation_config.json (or config.json) beside it, where
+// they are.
 func OpenTokenizer(path string) (tok *Tokenizer, err error) {
 	s, err := openSource(path)
 	if err == nil {
@@ -45,18 +45,19 @@ func (s source) tokenizer() (*Tokenizer, tokenizerConfig, error) {
 }
 
 type tokenizerFile struct {
-	AddedTokens  []addedToken `json:"added_tokens"`
-	Normalizer   *component   `json:"normalizer"`
-	PreTokenizer *component   `json:"pre_tokenizer"`
-	Decoder      *component   `json:"decoder"`
-	Model        bpeModel     `json:"model"`
+	AddedTokens   []addedToken `json:"added_tokens"`
+	Normalizer    *component   `json:"normalizer"`
+	PreTokenizer  *component   `json:"pre_tokenizer"`
+	PostProcessor *component   `json:"post_processor"`
+	Decoder       *component   `json:"decoder"`
+	Model         bpeModel     `json:"model"`
 }
 
 type bpeModel struct {
 	Type         string           `json:"type"`
-	Vocab        map[string]int32 `json:"vocab"`         // tokens in the byte-level alphabet
-	Merges       []mergePair      `json:"merges"`        // by falling priority
-	Unknown      string           `json:"unk_token"`     // for bytes that have no token; "" drops them
+	Vocab        map[string]int32 `json:"vocab"`
+	Merges       mergeList        `json:"merges"`        // by falling priority
+	Unknown      string           `json:"unk_token"`     // for what has no token; "" drops it
 	IgnoreMerges bool             `json:"ignore_merges"` // a word that is a token of the vocabulary is not merged
 	Dropout      *float64         `json:"dropout"`
 	Prefix       string           `json:"continuing_subword_prefix"`
@@ -65,44 +66,71 @@ type bpeModel struct {
 	ByteFallback bool             `json:"byte_fallback"`
 }
 
-// component is a normalizer, pre-tokenizer or decoder with the fields of all of them.
-type component struct {
-	Type          string      `json:"type"`
-	Normalizers   []component `json:"normalizers"`
-	Pretokenizers []component `json:"pretokenizers"`
-	Decoders      []component `json:"decoders"`
-	Pattern       struct{ Regex string }
-	Behavior      string `json:"behavior"`
-	Invert        bool   `json:"invert"`
-	Individual    bool   `json:"individual_digits"`
-	PrefixSpace   bool   `json:"add_prefix_space"`
-	UseRegex      *bool  `json:"use_regex"` // absent: true
+// mergeList holds pairs of tokens, each written as "left right" or as ["left", "right"].
+type mergeList []mergePair
+
+type mergePair struct{ left, right string }
+
+// UnmarshalJSON walks over JSON that encoding/json has found well-formed: its reflection takes a second for half a million merges.
+func (l *mergeList) UnmarshalJSON(raw []byte) error {
+	text := string(raw) // of which the merges are parts
+	wrong := func() error {
+		return fmt.Errorf("merge %d is neither two tokens in a string nor a list of two", len(*l))
+	}
+	var pair []string // of an inner list
+	for i, depth := 0, 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '[' && depth < 2:
+			depth, pair = depth+1, pair[:0]
+		case c == ']':
+			if depth--; depth == 1 && len(pair) != 2 {
+				return wrong()
+			} else if depth == 1 {
+				*l = append(*l, mergePair{pair[0], pair[1]})
+			}
+		case c == '"' && depth > 0:
+			s, n, err := quoted(text[i:])
+			if err != nil {
+				return err
+			}
+			i += n - 1
+			if depth == 2 {
+				pair = append(pair, s)
+			} else if left, right, ok := strings.Cut(s, " "); ok {
+				*l = append(*l, mergePair{left, right})
+			} else {
+				return wrong()
+			}
+		case !strings.ContainsRune(", \n\t\r", rune(c)):
+			return wrong()
+		}
+	}
+	return nil
 }
 
-// mergePair is two tokens, written as "left right" or as ["left", "right"].
-type mergePair []string
-
-func (m *mergePair) UnmarshalJSON(raw []byte) error {
-	var s string
-	if json.Unmarshal(raw, &s) != nil {
-		return json.Unmarshal(raw, (*[]string)(m))
+// quoted is the JSON string that text begins with, and its length there.
+func quoted(text string) (s string, n int, err error) {
+	for n = 1; text[n] != '"'; n++ {
+		if text[n] == '\\' {
+			n++
+		}
 	}
-	*m = strings.SplitN(s, " ", 2)
-	return nil
+	if s, n = text[1:n], n+1; strings.Contains(s, `\`) {
+		err = json.Unmarshal([]byte(text[:n]), &s)
+	}
+	return s, n, err
 }
 
 func (m *bpeModel) check() error {
 	for part, unsupported := range map[string]bool{
-		fmt.Sprintf("model %q", m.Type):  m.Type != "BPE" && m.Type != "",
-		"a model without vocabulary":     len(m.Vocab) == 0,
-		"dropout":                        m.Dropout != nil && *m.Dropout != 0,
-		"continuing_subword_prefix":      m.Prefix != "",
-		"end_of_word_suffix":             m.Suffix != "",
-		"byte_fallback":                  m.ByteFallback,
-		"fuse_unk with an unknown token": m.FuseUnknown && m.Unknown != "",
+		fmt.Sprintf("model %q", m.Type): m.Type != "BPE" && m.Type != "",
+		"a model without vocabulary":    len(m.Vocab) == 0,
+		"dropout":                       m.Dropout != nil && *m.Dropout != 0,
+		"continuing_subword_prefix":     m.Prefix != "",
+		"end_of_word_suffix":            m.Suffix != "",
 	} {
 		if unsupported {
-			return fmt.Errorf("%s is not supported: want a byte-level BPE model", part)
+			return fmt.Errorf("%s is not supported: want a BPE model", part)
 		}
 	}
 	return nil
@@ -111,88 +139,67 @@ func (m *bpeModel) check() error {
 func (f *tokenizerFile) tokenizer() (*Tokenizer, error) {
 	t := &Tokenizer{ids: map[string]int32{}, special: map[int32]bool{}, bos: noID}
 	err := f.Model.check()
-	if err == nil {
-		err = f.components(t)
-	}
 	for token, id := range f.Model.Vocab {
 		if err == nil {
 			err = t.add(token, id)
 		}
+	}
+	byteLevel := false
+	if err == nil {
+		t.normalize, err = f.Normalizer.normalizer()
+	}
+	if err == nil {
+		t.lead, t.split, byteLevel, err = f.PreTokenizer.preTokenizer()
+	}
+	if err == nil {
+		t.bpe, err = newBPE(&f.Model, byteLevel)
 	}
 	for _, a := range f.AddedTokens {
 		if err == nil {
 			err = t.addAdded(a)
 		}
 	}
-	if err != nil {
-		return nil, err
+	if err == nil {
+		t.before, t.after, err = f.PostProcessor.specials(len(t.names))
 	}
-	t.text = make([]string, len(t.names))
-	for id, name := range t.names {
-		t.text[id] = bytesOf(name)
+	if err == nil {
+		t.decoder, err = f.Decoder.decoder(t.names)
 	}
-	t.bpe, err = newBPE(f.Model)
+	if err == nil && !byteLevel && !f.Model.IgnoreMerges {
+		t.split = chain(t.split, f.Model.atMarks())
+	}
 	return t, err
 }
 
-// components sets what t does to text before the merges.
-func (f *tokenizerFile) components(t *Tokenizer) error {
-	t.normalize = func(s string) string { return s }
-	for _, c := range f.Normalizer.steps() {
-		if c.Type != "NFC" {
-			return fmt.Errorf("normalizer %q is not supported", c.Type)
-		}
-		t.normalize = nfc
-	}
-	var splitters []splitter
-	byteLevel := false
-	for _, c := range f.PreTokenizer.steps() {
-		if byteLevel {
-			return fmt.Errorf("pre-tokenizer %q behind ByteLevel is not supported", c.Type)
-		}
-		s, err := c.splitter()
-		if err != nil {
-			return err
-		}
-		splitters = append(splitters, s)
-		byteLevel = c.Type == "ByteLevel"
-	}
-	t.split = chain(splitters)
-	decoders := f.Decoder.steps()
-	switch {
-	case !byteLevel:
-		return errors.New("there is no ByteLevel pre-tokenizer: only byte-level BPE is supported")
-	case len(decoders) != 1 || decoders[0].Type != "ByteLevel":
-		return fmt.Errorf("%d decoders, want one: ByteLevel", len(decoders))
-	}
-	return nil
-}
+// mark is what SentencePiece writes for a space.
+const mark = "\u2581"
 
-// steps are what a Sequence consists of, or c alone; none where it is absent.
-func (c *component) steps() (all []component) {
-	if c == nil {
-		return nil
-	} else if c.Type != "Sequence" {
-		return []component{*c}
+// atMarks splits before a mark where no token could reach across, which changes no id: short words merge faster than a text, and their
+// results are kept.
+func (m *bpeModel) atMarks() splitter {
+	reach := map[rune]bool{} // characters that a token has before a mark
+	for token := range m.Vocab {
+		for at := 1; at < len(token); at++ {
+			if strings.HasPrefix(token[at:], mark) {
+				before, _ := utf8.DecodeLastRuneInString(token[:at])
+				reach[before] = true
+			}
+		}
 	}
-	for _, part := range slices.Concat(c.Normalizers, c.Pretokenizers, c.Decoders) {
-		all = append(all, part.steps()...)
+	_, known := m.Vocab[mark]
+	return func(text string, emit func(string)) {
+		start := 0
+		for at := 1; known && at < len(text); at++ {
+			next := strings.Index(text[at:], mark)
+			if next < 0 {
+				break
+			}
+			at += next
+			if before, _ := utf8.DecodeLastRuneInString(text[:at]); !reach[before] {
+				emit(text[start:at])
+				start = at
+			}
+		}
+		emit(text[start:])
 	}
-	return all
-}
-
-// splitter is c as a pre-tokenizer.
-func (c *component) splitter() (splitter, error) {
-	switch {
-	case c.Type == "Digits" && c.Individual:
-		return splitDigits, nil
-	case c.Type == "ByteLevel" && !c.PrefixSpace && c.UseRegex != nil && !*c.UseRegex:
-		return chain(nil), nil
-	case c.Type == "ByteLevel" && !c.PrefixSpace:
-		return splitGPT2, nil
-	case c.Type == "Split" && c.Behavior == "Isolated" && !c.Invert && c.Pattern.Regex != "":
-		return splitRegex(c.Pattern.Regex)
-	}
-	return nil, fmt.Errorf("pre-tokenizer %q is not supported or not with these settings: want ByteLevel without add_prefix_space, "+
-		"Digits with individual_digits, or Split by a Regex with behavior Isolated", c.Type)
 }
