@@ -115,18 +115,18 @@ func (c *scorer) score(s *torch.Scope, m *model.Model, batch []*job) error {
 		b.AddSequence(j.ids, int32(b.Len()), int32(len(j.ids)))
 	}
 	b.Pad(0)
-	h, err := m.Hidden(s, &b, nil)
+	out, err := m.Hidden(s, &b, nil)
 	if err != nil {
 		return err
 	}
 	// A row asks for the token that comes next, whatever that is behind a sequence's last, and for the likeliest.
 	n, k := b.Len(), 1+c.top
-	ids, best := make([]int32, n*k), c.likeliest(s, m, h)
+	ids, best := make([]int32, n*k), c.likeliest(s, m, out.Hidden)
 	for row := range n {
 		ids[row*k] = b.IDs[(row+1)%n]
 		copy(ids[row*k+1:(row+1)*k], best[row*c.top:])
 	}
-	logpT, entropyT := m.LogP(s, h, ids, slices.Repeat([]float32{1}, n))
+	logpT, entropyT := m.LogP(s, out.Hidden, ids, slices.Repeat([]float32{1}, n))
 	logp, entropy := torch.Values[float32](logpT), torch.Values[float32](entropyT)
 	row := 0
 	for _, j := range batch {

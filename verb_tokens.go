@@ -25,7 +25,11 @@ func tokensVerb(ctx context.Context, o options, serve server) error {
 		case err != nil:
 			return nil, err
 		case p.text != nil:
-			return map[string]any{"ids": t.tok.Encode(*p.text)}, nil
+			ids := t.tok.Encode(*p.text)
+			if special {
+				ids = t.tok.AddSpecial(ids)
+			}
+			return map[string]any{"ids": ids}, nil
 		case p.ids != nil:
 			return map[string]any{"text": t.tok.Decode(p.ids)}, nil
 		}
