@@ -36,6 +36,12 @@ func (s *Scope) LogSoftmax(x Tensor, dim int) Tensor {
 }
 func (s *Scope) Norm(x Tensor) Tensor { return s.one(&opNorm, nil, tensor(x)) }
 
+// LayerNorm norms the rows of x [N,H] to mean 0 and variance 1, times w [H] plus b [H].
+func (s *Scope) LayerNorm(x, w, b Tensor, eps float64) Tensor {
+	return s.one(&opLayerNorm, []int{x.Dim(-1)}, tensor(x), list(0, 1), tensor(w), tensor(b), float(eps))
+}
+func (s *Scope) GELU(x Tensor) Tensor { return s.one(&opGELU, nil, tensor(x)) } // the exact one
+
 // Linear is x·wᵀ + b: x [N,in], w [out,in], b [out] or none.
 func (s *Scope) Linear(x, w, b Tensor) Tensor {
 	return s.one(&opLinear, nil, tensor(x), tensor(w), tensor(b))
@@ -154,6 +160,8 @@ var (
 	opEmbedding   = op{name: "aten::embedding"}
 	opLogSoftmax  = op{name: "aten::log_softmax", overload: "int"}
 	opNorm        = op{name: "aten::linalg_vector_norm"}
+	opLayerNorm   = op{name: "aten::layer_norm"}
+	opGELU        = op{name: "aten::gelu"}
 	opLinear      = op{name: "molt::linear"}
 	opReshape     = op{name: "aten::reshape"}
 	opTranspose   = op{name: "aten::transpose", overload: "int"}

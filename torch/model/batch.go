@@ -17,6 +17,14 @@ type Batch struct {
 	Ranges    []int32  // (first slot, length)
 	Slots     []int64  // with a cache: where each row's key and value are written
 	Routing   *Routing // if not nil, the model leaves there what its routers chose
+	Images    []ImageRow
+}
+
+// ImageRow is a row that stands for a part of an image: its embedding is a row of what the model has seen.
+type ImageRow struct {
+	Row     int32    // of the batch; they ascend
+	Feature int32    // row of the embeddings of all Seen that go with the batch, end to end
+	At      [3]int32 // its time, height and width for the rotary, in place of Positions
 }
 
 // Len is the number of rows.
@@ -116,6 +124,28 @@ func (b *Batch) check(slots, vocab int) error {
 	return nil
 }
 
+// checkImages finds what would put a wrong embedding into a row: features is how many have been seen, token the id of an image's rows,
+// all whether every feature must have its row.
+func (b *Batch) checkImages(features int, token int32, all bool) error {
+	taken := make([]bool, features)
+	left, last := features, int32(-1)
+	for _, i := range b.Images {
+		if i.Row <= last || int(i.Row) >= b.Len() || b.IDs[i.Row] != token {
+			return fmt.Errorf("model: row %d of %d takes a part of an image, but is not an image token (%d) after row %d", i.Row, b.Len(), token, last)
+		}
+		if last = i.Row; i.Feature < 0 || int(i.Feature) >= features {
+			return fmt.Errorf("model: row %d takes row %d of %d image embeddings; %d rows stand for images", i.Row, i.Feature, features, len(b.Images))
+		}
+		if !taken[i.Feature] {
+			taken[i.Feature], left = true, left-1
+		}
+	}
+	if all && left > 0 {
+		return fmt.Errorf("model: %d rows stand for images that have %d embeddings", features-left, features)
+	}
+	return nil
+}
+
 func pairs(flat []int32) [][2]int32 {
 	p := make([][2]int32, len(flat)/2)
 	for i := range p {
@@ -131,6 +161,7 @@ type input struct {
 	real                     []bool       // rows that are not padding
 	mask                     torch.Tensor // the same as 0 and 1, [1, N]; without a cache only
 	routing                  *Routing
+	imageRows, features      torch.Tensor // rows that stand for images, and which of their embeddings they take
 }
 
 // view is what the layers of a kind see: their key ranges and angles.
@@ -164,11 +195,18 @@ func (m *Model) input(s *torch.Scope, b *Batch) input {
 		layers := m.MoE.before(len(m.MoE.Layers))
 		*in.routing = Routing{make([][]int64, layers), make([][]float32, layers), make([][]float32, layers)}
 	}
+	if len(b.Images) > 0 {
+		rows, features := make([]int64, len(b.Images)), make([]int32, len(b.Images))
+		for k, i := range b.Images {
+			rows[k], features[k] = int64(i.Row), i.Feature
+		}
+		in.imageRows, in.features = torch.New(s, rows), torch.New(s, features)
+	}
 	return in
 }
 
 func (m *Model) view(s *torch.Scope, b *Batch, rows []int32, r Rope) view {
-	cos, sin := r.angles(b.Positions, m.HeadDim)
+	cos, sin := r.angles(b, m.HeadDim)
 	n, half := b.Len(), m.HeadDim/2
 	return view{torch.New(s, rows, n, 3), torch.New(s, cos, n, half), torch.New(s, sin, n, half)}
 }

@@ -38,6 +38,7 @@ type Config struct {
 	Local       []bool // by layer; nil: none is local
 	MoE         MoE
 	EOS         []int32 // ids that end a text, as the model's own files say
+	Vision      *Vision // the vision tower, if there is one
 }
 
 // MoE is the shape of sparse layers.
@@ -88,6 +89,7 @@ type hfConfig struct {
 	LocalTheta    *float64  `json:"rope_local_base_freq"`
 	RopeScaling   *hfRope   `json:"rope_scaling"`    // transformers 4
 	Rope          *hfRope   `json:"rope_parameters"` // transformers 5
+	hfImages
 }
 
 // idList is one id or a list of them.
@@ -141,6 +143,11 @@ func parse(file map[string]json.RawMessage) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
+	if _, ok := visionKinds[name]; ok {
+		if file, err = flatten(file); err != nil {
+			return Config{}, err
+		}
+	}
 	keys := f.keys()
 	for k, v := range file {
 		if _, ok := file["num_local_experts"]; k == "num_experts" && !ok { // transformers 4
@@ -183,10 +190,7 @@ func (h hfConfig) config(f family) (Config, error) {
 	if err := c.validate(); err != nil { // before anything is as long as there are layers
 		return c, err
 	}
-	if err := h.local(&c); err != nil {
-		return c, err
-	}
-	return c, h.sparse(&c)
+	return c, errors.Join(h.local(&c), h.sparse(&c), h.vision(&c))
 }
 
 // local tells the layers whose attention has a window: those of layer_types, or what the family does without.

@@ -3,9 +3,12 @@ package model
 import "github.com/molt-go/molt/torch"
 
 // Stream gives the residual stream where each layer begins, and the last hidden states.
-func (m *Model) Stream(s *torch.Scope, b *Batch) (stream []torch.Tensor) {
+func (m *Model) Stream(s *torch.Scope, b *Batch, seen ...Seen) (stream []torch.Tensor) {
+	x, err := m.inputs(s, b, nil, seen)
+	if err != nil {
+		panic(err)
+	}
 	stages := m.stages(s, b, nil)
-	var x []torch.Tensor
 	for i, stage := range stages {
 		x = stage(s, x)
 		switch {

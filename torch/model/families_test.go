@@ -1,7 +1,6 @@
 package model_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -17,10 +16,11 @@ import (
 
 // folder is one model of the reference: its tensors by name.
 type folder struct {
-	t    *testing.T
-	path string
-	file *torch.SafeTensors
-	ref  struct {
+	t      *testing.T
+	path   string
+	config Config
+	file   *torch.SafeTensors
+	ref    struct {
 		NLL   float64 `json:"right_mean_nll"`
 		Grads map[string]struct {
 			Norm  float64   `json:"norm"`
@@ -35,20 +35,17 @@ type folder struct {
 	}
 }
 
-// models are the folders of the reference whose model reads text alone.
+// models are the folders of the reference.
 func models(t *testing.T) []folder {
 	t.Helper()
 	paths, _ := filepath.Glob(reference + "/models/*")
 	var fs []folder
 	for _, p := range paths {
-		var config struct {
-			Vision json.RawMessage `json:"vision_config"`
-		}
-		if readJSON(t, filepath.Join(p, "config.json"), &config); config.Vision != nil {
-			continue
-		}
 		f := folder{t: t, path: p}
 		var err error
+		if f.config, err = ReadConfig(filepath.Join(p, "config.json")); err != nil {
+			t.Fatal(err)
+		}
 		if f.file, err = torch.OpenSafeTensors(filepath.Join(p, "ref.safetensors")); err != nil {
 			t.Fatal(err)
 		}
@@ -108,6 +105,7 @@ func (f folder) padded(side string) (ids []int32, b *Batch, at []int32, width in
 	for i := 0; i < len(ids); i += width {
 		at = append(at, b.AddPadded(ids[i:i+width], real[i:i+width])...)
 	}
+	f.place(b, side, at)
 	b.Pad(0)
 	return ids, b, at, width
 }
@@ -123,19 +121,25 @@ func spread[T any](rows []T, at []int32, n int) []T {
 	return out
 }
 
-// sequences are the real tokens of a side's rows.
-func (f folder) sequences(side string) (ids [][]int32) {
-	all, _, at, width := f.padded(side)
-	for i := 0; i < len(all); i += width {
-		var x []int32
-		for j := i; j < i+width; j++ {
-			if at[j] >= 0 {
-				x = append(x, all[j])
-			}
-		}
-		ids = append(ids, x)
+// entropy is the reference's of the right-padded batch; where it has none, that of its logits at the rows at.
+func (f folder) entropy(at []int32) []float32 {
+	if _, ok := f.file.Lookup("right.entropy"); ok {
+		return f.floats("right.entropy")
 	}
-	return ids
+	out, logits := make([]float32, len(at)), f.floats("right.logits")
+	for i := range out {
+		if at[i] < 0 {
+			continue
+		}
+		row := logits[i*f.config.Vocab : (i+1)*f.config.Vocab]
+		var sum, weighted float64
+		for _, x := range row {
+			e := math.Exp(float64(x))
+			sum, weighted = sum+e, weighted+e*float64(x)
+		}
+		out[i] = float32(math.Log(sum) - weighted/sum)
+	}
+	return out
 }
 
 func alone(ids []int32) *Batch {
@@ -150,7 +154,7 @@ func TestModelsEqualTransformers(t *testing.T) {
 		for _, side := range []string{"right", "left"} {
 			s.NoGrad(func(s *torch.Scope) torch.Tensor {
 				ids, b, at, width := f.padded(side)
-				h := hidden(t, s, m, b, nil)
+				h := hidden(t, s, m, b, nil, f.seen(s, m)...)
 				near(t, side+" logits", f.floats(side+".logits"), spread(torch.Values[float32](m.Logits(s, h)), at, m.Vocab), 5e-5)
 				next := append(slices.Clone(ids[1:]), 0) // by place; of no meaning at the end of a row
 				byRow := make([]int32, b.Len())
@@ -161,7 +165,7 @@ func TestModelsEqualTransformers(t *testing.T) {
 				}
 				lp, e := m.LogP(s, h, byRow, slices.Repeat([]float32{1}, b.Len()))
 				if side == "right" {
-					near(t, "entropy", f.floats("right.entropy"), spread(torch.Values[float32](e), at, 1), 5e-5)
+					near(t, "entropy", f.entropy(at), spread(torch.Values[float32](e), at, 1), 5e-5)
 				}
 				got, valid := spread(torch.Values[float32](lp), at, 1), f.floats(side+".log_probs_valid")
 				var dense []float32
@@ -181,13 +185,14 @@ func TestLayersEqualTransformers(t *testing.T) {
 	eachModel(t, torch.Float32, func(t *testing.T, s *torch.Scope, f folder, m *Model) {
 		s.NoGrad(func(s *torch.Scope) torch.Tensor {
 			_, b, at, _ := f.padded("right")
-			for i, x := range m.Stream(s, b) {
+			for i, x := range m.Stream(s, b, f.seen(s, m)...) {
 				got, want := spread(torch.Values[float32](x), at, m.Width), f.floats(fmt.Sprintf("right.hidden.%d", i))
 				for j := range want {
 					if at[j/m.Width] < 0 {
 						want[j] = 0
 					}
 				}
+				f.deepen(i, want, at, b)
 				near(t, fmt.Sprintf("hidden states %d", i), want, got, 5e-5)
 			}
 			return torch.Tensor{}
@@ -199,8 +204,8 @@ func TestModelsGenerateAsTransformers(t *testing.T) {
 	eachModel(t, torch.Float32, func(t *testing.T, s *torch.Scope, f folder, m *Model) {
 		_, n := f.shape("gen.new_ids")
 		tokens, logp, margins := f.ints("gen.new_ids"), f.floats("gen.log_probs"), f.floats("gen.margin")
-		for i, ids := range f.sequences("gen") {
-			got, lp := greedy(t, s, m, ids, n)
+		for i, p := range f.prompts() {
+			got, lp := p.greedy(t, s, m, n, 7)
 			want := make([]int32, n)
 			for j := range want {
 				want[j] = int32(tokens[i*n+j])
@@ -213,14 +218,13 @@ func TestModelsGenerateAsTransformers(t *testing.T) {
 
 // packed is all right-padded sequences as one batch: the rows that predict a real token, and that token.
 func (f folder) packed() (b *Batch, at, next []int32) {
-	b = &Batch{}
-	for _, ids := range f.sequences("right") {
-		first := b.AddSequence(ids, int32(b.Len()), int32(len(ids)))
-		for j := 1; j < len(ids); j++ {
-			at, next = append(at, int32(first+j-1)), append(next, ids[j])
+	ids, b, rows, width := f.padded("right")
+	b.Routing = nil
+	for i := range ids {
+		if i%width > 0 && rows[i] >= 0 {
+			at, next = append(at, rows[i]-1), append(next, ids[i])
 		}
 	}
-	b.Pad(0)
 	return b, at, next
 }
 
@@ -249,7 +253,7 @@ func TestGradientsEqualTransformers(t *testing.T) {
 	eachModel(t, torch.Float32, func(t *testing.T, s *torch.Scope, f folder, m *Model) {
 		requireGrad(m)
 		b, at, next := f.packed()
-		loss := meanNLL(s, m, hidden(t, s, m, b, nil), at, next)
+		loss := meanNLL(s, m, hidden(t, s, m, b, nil, f.seen(s, m)...), at, next)
 		if math.Abs(loss.Item()-f.ref.NLL) > 3e-5 {
 			t.Errorf("mean NLL %v, want %v", loss.Item(), f.ref.NLL)
 		}
@@ -285,16 +289,19 @@ func TestGradientsEqualTransformers(t *testing.T) {
 func TestBFloat16IsNearFloat32(t *testing.T) {
 	eachModel(t, torch.BFloat16, func(t *testing.T, s *torch.Scope, f folder, m *Model) {
 		exact := load(t, s, f.path, torch.Float32)
-		for _, ids := range f.sequences("right") {
-			want, _ := score(t, s, exact, ids)
-			got, _ := score(t, s, m, ids)
-			mean := 0.0
-			for i := range want {
-				mean += math.Abs(float64(want[i]-got[i])) / float64(len(want))
-			}
-			if mean > 0.1 {
-				t.Errorf("log-probs differ by %v on average", mean)
-			}
+		b, at, next := f.packed()
+		var logp [2][]float32
+		for i, m := range []*Model{exact, m} {
+			h := s.IndexSelect(hidden(t, s, m, b, nil, f.seen(s, m)...), 0, torch.New(s, at))
+			lp, _ := m.LogP(s, h, next, slices.Repeat([]float32{1}, len(next)))
+			logp[i] = torch.Values[float32](lp)
+		}
+		mean := 0.0
+		for i := range next {
+			mean += math.Abs(float64(logp[0][i]-logp[1][i])) / float64(len(next))
+		}
+		if mean > 0.1 {
+			t.Errorf("log-probs differ by %v on average", mean)
 		}
 	})
 }

@@ -69,7 +69,17 @@ var families = map[string]family{
 	"gemma3_text": {Arch{Class: "Gemma3ForCausalLM", QKNorm: "head", Sandwich: true, UnitNorm: true, ScaleEmbed: true}, false,
 		`"final_logit_softcapping":null,"sliding_window_pattern":6,"rope_theta":1e6,"rope_local_base_freq":1e4,` + gemma +
 			`"vocab_size":262208,"max_position_embeddings":131072`},
+	"qwen2_5_vl": {Arch{Class: "Qwen2_5_VLForConditionalGeneration"}, true, `"vocab_size":152064,"hidden_size":8192,
+		"intermediate_size":29568,"num_hidden_layers":80,"num_attention_heads":64,"num_key_value_heads":8,"rms_norm_eps":1e-5,
+		"max_position_embeddings":32768,"rope_theta":1e6,"use_sliding_window":false,"sliding_window":4096,"max_window_layers":80,
+		"layer_types":null,"eos_token_id":151645,` + images},
+	"qwen3_vl": {Arch{Class: "Qwen3VLForConditionalGeneration", QKNorm: "head"}, false, `"vocab_size":151936,"hidden_size":4096,
+		"intermediate_size":22016,"num_hidden_layers":32,"num_attention_heads":32,"num_key_value_heads":32,"head_dim":128,
+		"max_position_embeddings":128000,"rope_theta":5e5,"attention_bias":false,` + images},
 }
+
+const images = `"vision_config":{},"image_token_id":151655,"video_token_id":151656,"vision_start_token_id":151652,
+	"vision_end_token_id":151653`
 
 const gemma = `"hidden_size":2304,"intermediate_size":9216,"num_hidden_layers":26,"num_attention_heads":8,"num_key_value_heads":4,
 	"head_dim":256,"hidden_act":null,"hidden_activation":"gelu_pytorch_tanh","tie_word_embeddings":true,"attention_bias":false,

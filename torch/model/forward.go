@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -35,17 +36,14 @@ type Output struct {
 }
 
 // Hidden runs the decoder over the rows of b. Without a cache, slot i is row i of the batch itself; with one, each row's key and
-// value are first written to b.Slots, and the cache must not require grad.
-func (m *Model) Hidden(s *torch.Scope, b *Batch, c *Cache) (out Output, err error) {
-	slots := b.Len()
-	if c != nil {
-		slots = c.slots
-	}
-	if err := b.check(slots, m.Vocab); err != nil {
+// value are first written to b.Slots, and the cache must not require grad. b.Images take their embeddings from seen, end to end;
+// without a cache, all of them must be taken.
+func (m *Model) Hidden(s *torch.Scope, b *Batch, c *Cache, seen ...Seen) (out Output, err error) {
+	x, err := m.inputs(s, b, c, seen)
+	if err != nil {
 		return out, err
 	}
 	s.Block(func(inner *torch.Scope) torch.Tensor {
-		var x []torch.Tensor
 		for _, stage := range m.stages(inner, b, c) {
 			x = stage(inner, x)
 		}
@@ -58,24 +56,81 @@ func (m *Model) Hidden(s *torch.Scope, b *Batch, c *Cache) (out Output, err erro
 }
 
 // HiddenAgain is Hidden without a cache that keeps only what goes into each layer. back takes the gradients of the results, of which
-// aux may be the zero Tensor, runs the layers again, from the last, and adds up the gradients of the weights; b must not have changed.
-func (m *Model) HiddenAgain(s *torch.Scope, b *Batch) (out Output, back func(s *torch.Scope, hidden, aux torch.Tensor), err error) {
-	if err := b.check(b.Len(), m.Vocab); err != nil {
+// aux may be the zero Tensor, runs the layers again, from the last, and adds up the gradients of the weights, those that seen depends
+// on among them; b must not have changed.
+func (m *Model) HiddenAgain(s *torch.Scope, b *Batch, seen ...Seen) (out Output, back func(s *torch.Scope, hidden, aux torch.Tensor),
+	err error) {
+	in, err := m.inputs(s, b, nil, seen)
+	if err != nil {
 		return out, nil, err
 	}
-	x, again := s.Recompute(m.stages(s, b, nil))
-	return Output{x[0], x[1]}, func(s *torch.Scope, hidden, aux torch.Tensor) { again(s, []torch.Tensor{hidden, aux}) }, nil
+	x, again := s.Recompute(m.stages(s, b, nil), in...)
+	return Output{x[0], x[1]}, func(s *torch.Scope, hidden, aux torch.Tensor) {
+		var roots, grads []torch.Tensor
+		for i, g := range again(s, []torch.Tensor{hidden, aux}) {
+			if g != (torch.Tensor{}) && in[i].RequiresGrad() {
+				roots, grads = append(roots, in[i]), append(grads, g)
+			}
+		}
+		if len(roots) > 0 {
+			s.Backward(roots, grads)
+		}
+	}, nil
+}
+
+// inputs checks what Hidden is given, and joins what has been seen: the embeddings and what deepstack adds after each layer.
+func (m *Model) inputs(s *torch.Scope, b *Batch, c *Cache, seen []Seen) ([]torch.Tensor, error) {
+	slots := b.Len()
+	if c != nil {
+		slots = c.slots
+	}
+	if err := b.check(slots, m.Vocab); err != nil {
+		return nil, err
+	}
+	if m.Vision == nil && len(seen)+len(b.Images) > 0 {
+		return nil, fmt.Errorf("model: %s has no vision tower, but the batch has images", m.Family)
+	}
+	if m.Vision == nil {
+		return nil, nil
+	}
+	features, parts := 0, make([][]torch.Tensor, 1+len(m.Vision.Deepstack))
+	for _, x := range seen {
+		features += x.Embeds.Dim(0)
+		for i, t := range append([]torch.Tensor{x.Embeds}, x.Deepstack...) {
+			parts[i] = append(parts[i], t)
+		}
+	}
+	if err := b.checkImages(features, m.Vision.Image, c == nil); err != nil || len(b.Images) == 0 {
+		return nil, err
+	}
+	in := make([]torch.Tensor, len(parts))
+	for i, p := range parts {
+		in[i] = s.Cat(0, p...)
+	}
+	return in, nil
 }
 
 // stages are the embedding, the layers and the final norm. Between layers stand the residual stream, what the layer before adds to
-// it, and the load of the experts so far.
+// it, the load of the experts so far, and what deepstack has yet to add.
 func (m *Model) stages(s *torch.Scope, b *Batch, c *Cache) []torch.Stage {
 	in := m.input(s, b)
-	stages := []torch.Stage{func(s *torch.Scope, _ []torch.Tensor) []torch.Tensor {
-		return []torch.Tensor{m.embedding(s, in.ids), {}, {}}
+	stages := []torch.Stage{func(s *torch.Scope, seen []torch.Tensor) []torch.Tensor {
+		x := m.embedding(s, in.ids)
+		if len(seen) == 0 {
+			return []torch.Tensor{x, {}, {}}
+		}
+		x = s.Call("aten::index_copy", x, 0, in.imageRows, s.IndexSelect(seen[0], 0, in.features))[0]
+		return append([]torch.Tensor{x, {}, {}}, seen[1:]...)
 	}}
 	for i := range m.layers {
-		stages = append(stages, func(s *torch.Scope, x []torch.Tensor) []torch.Tensor { return m.block(s, i, x, in, c) })
+		stages = append(stages, func(s *torch.Scope, x []torch.Tensor) []torch.Tensor {
+			x = m.block(s, i, x, in, c)
+			if len(x) > 3 {
+				x[1] = s.Call("aten::index_add", x[1], 0, in.imageRows, s.IndexSelect(x[3], 0, in.features))[0]
+				x = slices.Delete(x, 3, 4)
+			}
+			return x
+		})
 	}
 	return append(stages, func(s *torch.Scope, x []torch.Tensor) []torch.Tensor {
 		out := []torch.Tensor{{}, {}}

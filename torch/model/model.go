@@ -18,6 +18,7 @@ type Model struct {
 	head   torch.Tensor // [vocab, hidden]; the embedding when tied
 	norm   torch.Tensor // [hidden]
 	layers []layer
+	tower  *tower // where Vision is
 	leaves []torch.Tensor
 	params []Param
 	filled bool // CopyFrom has been here
@@ -103,6 +104,9 @@ func New(s *torch.Scope, c Config, d torch.DType) *Model {
 	m.head = m.embed
 	if !c.Tied {
 		m.head = m.matrix(s, c.Width, part{"lm_head.weight", c.Vocab})
+	}
+	if c.Vision != nil {
+		m.tower = m.newTower(s)
 	}
 	return m
 }

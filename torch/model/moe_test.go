@@ -16,7 +16,7 @@ func TestRoutersEqualTransformers(t *testing.T) {
 	eachModel(t, torch.Float32, func(t *testing.T, s *torch.Scope, f folder, m *Model) {
 		for side, want := range map[string]*float64{"right": f.ref.RightAux, "left": f.ref.LeftAux} {
 			_, b, at, _ := f.padded(side)
-			out, err := m.Hidden(s, b, nil)
+			out, err := m.Hidden(s, b, nil, f.seen(s, m)...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -48,7 +48,7 @@ func TestRoutersEqualTransformers(t *testing.T) {
 		}
 		requireGrad(m)
 		b, _, _ := f.packed()
-		out, err := m.Hidden(s, b, nil)
+		out, err := m.Hidden(s, b, nil, f.seen(s, m)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestRecomputeEqualsOnePass(t *testing.T) {
 			}
 			return roots
 		}
-		out, err := m.Hidden(s, b, nil)
+		out, err := m.Hidden(s, b, nil, f.seen(s, m)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func TestRecomputeEqualsOnePass(t *testing.T) {
 		for _, leaf := range m.Leaves() {
 			leaf.ClearGrad()
 		}
-		again, back, err := m.HiddenAgain(s, b)
+		again, back, err := m.HiddenAgain(s, b, f.seen(s, m)...)
 		if err != nil {
 			t.Fatal(err)
 		}

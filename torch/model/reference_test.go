@@ -86,44 +86,13 @@ func score(t *testing.T, s *torch.Scope, m *Model, ids []int32) (logp, entropy [
 	return logp, entropy
 }
 
-func hidden(t *testing.T, s *torch.Scope, m *Model, b *Batch, c *Cache) torch.Tensor {
+func hidden(t *testing.T, s *torch.Scope, m *Model, b *Batch, c *Cache, seen ...Seen) torch.Tensor {
 	t.Helper()
-	out, err := m.Hidden(s, b, c)
+	out, err := m.Hidden(s, b, c, seen...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return out.Hidden
-}
-
-// greedy generates n tokens after ids with a cache, one decode step a token, and returns them with their log-probs.
-func greedy(t *testing.T, s *torch.Scope, m *Model, ids []int32, n int) (out []int32, logp []float32) {
-	t.Helper()
-	s.NoGrad(func(s *torch.Scope) torch.Tensor {
-		slots := len(ids) + n
-		cache := m.NewCache(s, slots+1)
-		next := ids
-		for done := 0; len(out) < n; {
-			s.Block(func(s *torch.Scope) torch.Tensor {
-				var b Batch
-				b.AddSequence(next, 0, int32(done+len(next)))
-				for i := range next {
-					b.Slots = append(b.Slots, int64(done+i))
-				}
-				last := len(next) - 1
-				b.Pad(int64(slots))
-				h := hidden(t, s, m, &b, cache)
-				logits := m.Logits(s, s.IndexSelect(h, 0, torch.New(s, slices.Repeat([]int64{int64(last)}, 8))))
-				id, lp := s.Sample(logits, torch.New(s, []float32{0}), torch.New(s, []float64{0}))
-				done += len(next)
-				next = torch.Values[int32](id)
-				out = append(out, next[0])
-				logp = append(logp, torch.Values[float32](lp)[0])
-				return torch.Tensor{}
-			})
-		}
-		return torch.Tensor{}
-	})
-	return out, logp
 }
 
 // sameUntilClose compares ids up to the first step where the two best tokens are closer than the numbers' noise.
@@ -188,7 +157,7 @@ func TestSmolLM2EqualsTransformers(t *testing.T) {
 				near(t, "log-sum-exp of "+p.Text, []float32{p.LSE}, torch.Values[float32](s.Call("aten::logsumexp", logits, []int{-1})[0]), 1e-3)
 				return torch.Tensor{}
 			})
-			ids, logp := greedy(t, s, m, p.IDs, len(p.Greedy))
+			ids, logp := page{ids: p.IDs}.greedy(t, s, m, len(p.Greedy), len(p.IDs))
 			n := sameUntilClose(t, p.Text, p.Greedy, ids, p.Margins)
 			near(t, "greedy log-probs of "+p.Text, p.LogP[:n], logp[:n], 1e-3)
 		}

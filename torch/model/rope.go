@@ -16,6 +16,8 @@ type Rope struct {
 	Original   int     // llama3, yarn: the context before stretching
 	Scale      float64 // yarn: of cos and sin
 	Continuous bool    // yarn: the ramp between kept and stretched begins and ends between two frequencies
+	Axes       [3]int  // M-RoPE: how many pairs turn with a row's time, height and width; all 0: with its one position
+	Interlaced bool    // M-RoPE: the axes take turns, instead of following one another
 }
 
 // hfRope is rope_parameters or rope_scaling; where the two kinds of layers differ, it holds one of each.
@@ -34,6 +36,7 @@ type hfRope struct {
 	MScale    float64  `json:"mscale"`
 	MScaleAll float64  `json:"mscale_all_dim"`
 	Truncate  *bool    `json:"truncate"`
+	Axes      []int    `json:"mrope_section"`
 	Full      *hfRope  `json:"full_attention"`
 	Sliding   *hfRope  `json:"sliding_attention"`
 }
@@ -67,7 +70,7 @@ func (r hfRope) rope(theta float64, partial *float64, context int) (Rope, error)
 		return out, errors.New("partial_rotary_factor is not supported")
 	}
 	switch out.Type {
-	case "default":
+	case "default", "mrope":
 		out.Type = ""
 	case "linear":
 		out.Factor = r.Factor
@@ -195,19 +198,37 @@ func (r Rope) ramp(d int) (from, width float32) {
 	return float32(low), float32(high - low)
 }
 
-// angles gives cos and sin [len(positions), d/2] of position × frequency, the product in float32 as transformers has it.
-func (r Rope) angles(positions []int32, d int) (cos, sin []float32) {
+// angles gives cos and sin [b.Len(), d/2] of position × frequency, the product in float32 as transformers has it.
+func (r Rope) angles(b *Batch, d int) (cos, sin []float32) {
 	f := r.frequencies(d)
 	scale := 1.0
 	if r.Type == "yarn" {
 		scale = r.Scale
 	}
-	cos, sin = make([]float32, len(positions)*len(f)), make([]float32, len(positions)*len(f))
-	for i, p := range positions {
+	cos, sin = make([]float32, b.Len()*len(f)), make([]float32, b.Len()*len(f))
+	images := b.Images
+	for i, p := range b.Positions {
+		at := [3]int32{p, p, p}
+		if len(images) > 0 && int(images[0].Row) == i {
+			at, images = images[0].At, images[1:]
+		}
 		for j, w := range f {
-			s, c := math.Sincos(float64(float32(p) * w))
+			s, c := math.Sincos(float64(float32(at[r.axis(j)]) * w))
 			cos[i*len(f)+j], sin[i*len(f)+j] = float32(scale*c), float32(scale*s)
 		}
 	}
 	return cos, sin
+}
+
+// axis is the one that pair j turns with.
+func (r Rope) axis(j int) int {
+	switch k := j % 3; {
+	case r.Interlaced && j < 3*r.Axes[k]:
+		return k
+	case r.Interlaced || j < r.Axes[0]:
+		return 0
+	case j < r.Axes[0]+r.Axes[1]:
+		return 1
+	}
+	return 2
 }

@@ -76,6 +76,9 @@ func (c Config) hf(d torch.DType) map[string]any {
 	if c.MoE.Experts > 0 {
 		out["num_experts"] = c.MoE.Experts
 	}
+	if c.Vision != nil {
+		return c.nest(out)
+	}
 	return out
 }
 
