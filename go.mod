@@ -10,3 +10,5 @@ require (
 	golang.org/x/sys v0.50.0
 	golang.org/x/text v0.44.0
 )
+
+require golang.org/x/image v0.48.0 // indirect

@@ -38,7 +38,10 @@ func folder(dir string) source {
 	return func(name string) ([]byte, error) {
 		path := filepath.Join(dir, name)
 		info, err := os.Stat(path)
-		if err == nil && info.Size() > maxFile {
+		switch {
+		case err == nil && !info.Mode().IsRegular():
+			err = fmt.Errorf("%s is not a file", path)
+		case err == nil && info.Size() > maxFile:
 			err = fmt.Errorf("%s has %d bytes; at most %d are read", path, info.Size(), maxFile)
 		}
 		if err != nil {

@@ -4,13 +4,25 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+
+	"github.com/molt-go/molt/multimodal"
 )
 
-// Image is a placeholder span of a token sequence. Its pixels lie in the run's image store, under Digest.
+// Image is a placeholder span of a token sequence.
 type Image struct {
 	Start, Len int    // first placeholder token and their number
 	Grid       [3]int // patches: time, height, width
 	Digest     [32]byte
+	Pixels     []float32 // what Digest is of: shared by all who hold the image, and never changed
+}
+
+// Images are those of a prompt.
+func Images(p multimodal.ImagePrompt) []Image {
+	images := make([]Image, len(p.Images))
+	for i, m := range p.Images {
+		images[i] = Image{Start: p.Spans[i].Start, Len: p.Spans[i].Len, Grid: m.Grid, Digest: m.Digest, Pixels: m.Pixels}
+	}
+	return images
 }
 
 // UnknownExpert stands in Routed where a position has not been through the model.

@@ -58,13 +58,14 @@ type limits struct {
 	context int     // tokens of a sequence
 	pages   int     // of the cache
 	eos     []int32 // ids that end a text, as the model says
+	vision  *model.Vision
 }
 
 func (c Config) limits(m model.Config, d torch.DType) (limits, error) {
 	if err := c.Validate(); err != nil {
 		return limits{}, err
 	}
-	l := limits{vocab: m.Vocab, context: m.Context, eos: m.EOS}
+	l := limits{vocab: m.Vocab, context: m.Context, eos: m.EOS, vision: m.Vision}
 	if c.Context > m.Context {
 		return l, fmt.Errorf("[engine] context = %d: the model's is %d", c.Context, m.Context)
 	}

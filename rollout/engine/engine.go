@@ -58,6 +58,7 @@ type Stats struct {
 	Generated   int64 // tokens
 	PrefillRows int64 // tokens of prompts, and of what was recomputed, that went through the model
 	PrefixHits  int64 // tokens that did not have to, as they were in the cache or on their way into it
+	Images      int64 // that went through the vision tower
 	Preemptions int64 // sequences that gave way to older ones
 	Running     int   // sequences
 	Waiting     int   // sequences

@@ -15,44 +15,45 @@ import (
 	"github.com/molt-go/molt/torch/model"
 )
 
-func TestGreedyTokensEqualTransformers(t *testing.T) {
-	paths, _ := filepath.Glob(path("llama_*"))
+// Every family's prompts at once, in whole and in chunks of a few tokens, which end within images.
+func TestGreedyTokensEqualTransformersAndTheTrainers(t *testing.T) {
+	paths, _ := filepath.Glob(path("*"))
 	if len(paths) == 0 {
 		t.Fatal("no models in the reference")
 	}
 	for _, p := range paths {
-		t.Run(filepath.Base(p), func(t *testing.T) {
-			f, err := torch.OpenSafeTensors(filepath.Join(p, "ref.safetensors"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.Close()
-			rows, width, in := entry[int32](t, f, "gen.input_ids")
-			_, _, mask := entry[int32](t, f, "gen.attention_mask")
-			_, n, tokens := entry[int32](t, f, "gen.new_ids")
-			_, _, logp := entry[float32](t, f, "gen.log_probs")
-			_, _, margins := entry[float32](t, f, "gen.margin")
-			e := start(t, filepath.Base(p), tinyConfig(), torch.Float32, 0)
-			for i := range rows {
-				var prompt []int32
-				for j := i * width; j < (i+1)*width; j++ {
-					if mask[j] != 0 {
-						prompt = append(prompt, in[j])
-					}
+		name := filepath.Base(p)
+		t.Run(name, func(t *testing.T) {
+			cases := greedyCases(t, name)
+			for _, chunk := range []int{512, len(cases) + 2} {
+				cfg := tinyConfig()
+				cfg.MaxRunning, cfg.StepTokens = len(cases), chunk
+				e := start(t, name, cfg, torch.Float32, 0)
+				out := make([]rollout.Completion, len(cases))
+				var wg sync.WaitGroup
+				for i, c := range cases {
+					wg.Go(func() { out[i] = generate(t, e, c.request) })
 				}
-				c := generate(t, e, request(prompt, n, 0, 0))
-				if len(c.Tokens) != n || c.Finish != rollout.FinishLength {
-					t.Fatalf("%d tokens, finish %s", len(c.Tokens), c.Finish)
-				}
-				for j := range n {
-					if margins[i*n+j] < 1e-4 {
-						break
+				wg.Wait()
+				do(t, func(s *torch.Scope) error {
+					m, err := model.Load(s, p, torch.Float32)
+					if err != nil {
+						return err
 					}
-					if g := c.Tokens[j]; g.ID() != tokens[i*n+j] || math.Abs(float64(g.LogP()-logp[i*n+j])) > 3e-5 || g.Exact() {
-						t.Fatalf("row %d token %d is %d with log-prob %v (exact: %v), want %d with %v", i, j, g.ID(), g.LogP(), g.Exact(),
-							tokens[i*n+j], logp[i*n+j])
+					for i, c := range cases {
+						c.compare(t, out[i])
+						logp, err := trainer(s, m, c.request, out[i])
+						if err != nil {
+							return err
+						}
+						for j, g := range out[i].Tokens {
+							if g.LogP() != logp[j] {
+								t.Fatalf("row %d token %d: log-prob %v in the engine, %v in the trainer", i, j, g.LogP(), logp[j])
+							}
+						}
 					}
-				}
+					return nil
+				})
 			}
 		})
 	}
@@ -94,7 +95,7 @@ func TestResultsDependOnNothingElseAndEqualTheTrainersBitForBit(t *testing.T) {
 					return err
 				}
 				for i, c := range alone {
-					logp, err := trainer(s, m, reqs[i].IDs, c, reqs[i].Sampling.Temperature)
+					logp, err := trainer(s, m, reqs[i], c)
 					if err != nil {
 						return err
 					}

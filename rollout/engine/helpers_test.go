@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -182,20 +184,113 @@ func prompts(n int) [][]int32 {
 }
 
 // trainer gives the log-probs that the trainer's forward pass finds for a completion's tokens: the whole sequence at once, no cache.
-func trainer(s *torch.Scope, m *model.Model, prompt []int32, c rollout.Completion, temperature float32) (logp []float32, err error) {
-	all := slices.Concat(prompt, ids(c))
+func trainer(s *torch.Scope, m *model.Model, r rollout.Request, c rollout.Completion) (logp []float32, err error) {
+	all := slices.Concat(r.IDs, ids(c))
 	n := len(c.Tokens)
 	s.NoGrad(func(s *torch.Scope) torch.Tensor {
 		var b model.Batch
 		b.AddSequence(all, 0, int32(len(all)))
+		var images []model.Placed
+		var seen []model.Seen
+		features := int32(0)
+		for _, i := range r.Images {
+			x, e := m.See(s, i.Pixels, [][3]int{i.Grid})
+			if err = e; err != nil {
+				return torch.Tensor{}
+			}
+			images, seen = append(images, model.Placed{Start: i.Start, Len: i.Len, Grid: i.Grid, Feature: features}), append(seen, x)
+			features += int32(i.Len)
+		}
+		if len(images) > 0 {
+			b.Place(m.Vision.Merge, 0, 0, len(all), images)
+		}
 		b.Pad(0)
 		var out model.Output
-		if out, err = m.Hidden(s, &b, nil); err != nil {
+		if out, err = m.Hidden(s, &b, nil, seen...); err != nil {
 			return torch.Tensor{}
 		}
-		lp, _ := m.LogP(s, s.Narrow(out.Hidden, 0, len(prompt)-1, n), ids(c), slices.Repeat([]float32{1 / temperature}, n))
+		lp, _ := m.LogP(s, s.Narrow(out.Hidden, 0, len(r.IDs)-1, n), ids(c), slices.Repeat([]float32{inverse(r.Sampling)}, n))
 		logp = torch.Values[float32](lp)
 		return torch.Tensor{}
 	})
 	return logp, err
+}
+
+// greedy is a prompt of the reference and what transformers makes of it.
+type greedy struct {
+	request      rollout.Request
+	ids          []int32
+	logp, margin []float32
+}
+
+func greedyCases(t *testing.T, name string) []greedy {
+	t.Helper()
+	f, err := torch.OpenSafeTensors(filepath.Join(path(name), "ref.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	rows, width, in := entry[int32](t, f, "gen.input_ids")
+	_, _, mask := entry[int32](t, f, "gen.attention_mask")
+	_, n, tokens := entry[int32](t, f, "gen.new_ids")
+	_, _, logp := entry[float32](t, f, "gen.log_probs")
+	_, _, margin := entry[float32](t, f, "gen.margin")
+	images := pictured(t, name, f)
+	cases := make([]greedy, rows)
+	for i := range cases {
+		var prompt []int32
+		for j := i * width; j < (i+1)*width; j++ {
+			if mask[j] != 0 {
+				prompt = append(prompt, in[j])
+			}
+		}
+		r := request(prompt, n, 0, 0)
+		r.Images = images(prompt)
+		cases[i] = greedy{r, tokens[i*n : (i+1)*n], logp[i*n : (i+1)*n], margin[i*n : (i+1)*n]}
+	}
+	return cases
+}
+
+// pictured gives a function that finds the images of one prompt after the other.
+func pictured(t *testing.T, name string, f *torch.SafeTensors) func(prompt []int32) []rollout.Image {
+	t.Helper()
+	m, err := model.PeekConfig(path(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Vision == nil {
+		return func([]int32) []rollout.Image { return nil }
+	}
+	_, _, grids := entry[int32](t, f, "image_grid_thw")
+	_, numbers, pixels := entry[float32](t, f, "pixel_values")
+	return func(prompt []int32) (images []rollout.Image) {
+		for i := 0; i < len(prompt); i++ {
+			if prompt[i] != m.Vision.Image {
+				continue
+			}
+			g := [3]int{int(grids[0]), int(grids[1]), int(grids[2])}
+			patches := g[0] * g[1] * g[2]
+			image := rollout.Image{Start: i, Len: patches / m.Vision.Merge / m.Vision.Merge, Grid: g, Pixels: pixels[:patches*numbers]}
+			image.Digest = sha256.Sum256(fmt.Append(nil, image.Pixels))
+			images, grids, pixels = append(images, image), grids[3:], pixels[patches*numbers:]
+			i += image.Len
+		}
+		return images
+	}
+}
+
+// compare stops where the two likeliest tokens are too near to tell apart.
+func (g greedy) compare(t *testing.T, c rollout.Completion) {
+	t.Helper()
+	if len(c.Tokens) != len(g.ids) || c.Finish != rollout.FinishLength {
+		t.Fatalf("%d tokens, finish %s", len(c.Tokens), c.Finish)
+	}
+	for j, id := range g.ids {
+		if g.margin[j] < 1e-4 {
+			break
+		}
+		if got := c.Tokens[j]; got.ID() != id || math.Abs(float64(got.LogP()-g.logp[j])) > 3e-5 || got.Exact() {
+			t.Fatalf("token %d is %d with log-prob %v (exact: %v), want %d with %v", j, got.ID(), got.LogP(), got.Exact(), id, g.logp[j])
+		}
+	}
 }

@@ -27,9 +27,11 @@ func newScheduler(pages, maxRunning, budget int) *scheduler {
 
 // plan is what one step computes.
 type plan struct {
-	batch model.Batch
-	draws []draw
-	nodes []*node // with rows in the batch
+	batch    model.Batch
+	draws    []draw
+	nodes    []*node   // with rows in the batch
+	images   []picture // with rows in the batch
+	features int32     // rows that these images stand for
 }
 
 // draw says that the logits of a batch row give q's next token.
@@ -197,6 +199,7 @@ func (p *plan) add(q *sequence, links []link, n int) {
 		}
 	}
 	row := p.batch.AddSequence(q.ids[nd.start+own:nd.start+own+n], ranges...)
+	p.place(q, row, nd.start+own, n)
 	if len(nd.rows) == 0 {
 		p.nodes = append(p.nodes, nd)
 	}

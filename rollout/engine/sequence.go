@@ -16,6 +16,8 @@ type sequence struct {
 	ids     []int32  // the prompt and what was generated
 	tokens  []uint64 // ids as the cache knows them
 	prompt  int      // tokens of the prompt
+	images  []picture
+	merge   int // patches on a side of what is a token of an image
 	arrival int64
 	leaf    *node // nil while it waits
 
@@ -38,11 +40,8 @@ type sequence struct {
 
 // newSequence checks r against what the model and the cache can do.
 func newSequence(r rollout.Request, l limits) (*sequence, error) {
-	switch {
-	case len(r.IDs) == 0:
+	if len(r.IDs) == 0 {
 		return nil, fmt.Errorf("engine: the request has no tokens to continue")
-	case len(r.Images) > 0:
-		return nil, fmt.Errorf("engine: the request has %d images; this model reads text only", len(r.Images))
 	}
 	for i, id := range r.IDs {
 		if id < 0 || int(id) >= l.vocab {
@@ -52,9 +51,16 @@ func newSequence(r rollout.Request, l limits) (*sequence, error) {
 	if err := checkSampling(r.Sampling, l.vocab); err != nil {
 		return nil, err
 	}
+	images, err := pictures(r, l.vision)
+	if err != nil {
+		return nil, err
+	}
 	q := &sequence{
 		ids: slices.Clone(r.IDs), tokens: tokenKeys(r.IDs, r.Images), prompt: len(r.IDs), sampling: r.Sampling, matcher: r.Stop,
-		done: make(chan struct{}),
+		images: images, done: make(chan struct{}),
+	}
+	if l.vision != nil {
+		q.merge = l.vision.Merge
 	}
 	if !r.Sampling.IgnoreEOS {
 		q.stops = slices.Concat(r.Sampling.StopIDs, l.eos)

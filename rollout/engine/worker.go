@@ -16,12 +16,14 @@ type worker struct {
 	scope   *torch.Scope
 	model   *model.Model
 	cache   *model.Cache
-	version int32 // of the weights; negative before the first
+	version int32                    // of the weights; negative before the first
+	seen    map[[32]byte][][]float32 // what the vision tower made of the last step's images, by digest
 }
 
 func newWorker(s *torch.Scope, e *Engine) *worker {
 	m := model.New(s, e.model, e.dtype)
-	return &worker{engine: e, scope: s, model: m, cache: m.NewCache(s, e.limits.pages*pageSize+1), version: -1}
+	cache := m.NewCache(s, e.limits.pages*pageSize+1)
+	return &worker{engine: e, scope: s, model: m, cache: cache, version: -1, seen: map[[32]byte][][]float32{}}
 }
 
 // load copies new weights in place. On an error the old ones still serve.
@@ -35,6 +37,7 @@ func (w *worker) load(l *load) {
 	}()
 	if err = w.model.CopyFrom(w.scope, l.params); err == nil {
 		w.version = l.version
+		clear(w.seen)
 		w.engine.sched.refit(w.engine.config.RefitKV == RefitKeep)
 	}
 }
@@ -53,8 +56,12 @@ func (w *worker) step() (bool, error) {
 	var err error
 	w.scope.NoGrad(func(s *torch.Scope) torch.Tensor {
 		p.batch.Pad(int64(e.limits.pages) * pageSize)
+		var seen []model.Seen
 		var out model.Output
-		if out, err = w.model.Hidden(s, &p.batch, w.cache); err == nil && len(p.draws) > 0 {
+		if seen, err = w.see(s, p.images); err == nil {
+			out, err = w.model.Hidden(s, &p.batch, w.cache, seen...)
+		}
+		if err == nil && len(p.draws) > 0 {
 			drawn = w.draw(s, out.Hidden, p.draws)
 		}
 		return torch.Tensor{}

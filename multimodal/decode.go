@@ -1,0 +1,124 @@
+package multimodal
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"image"
+	"image/color"
+	_ "image/gif" // formats that image.Decode knows
+	_ "image/jpeg"
+	_ "image/png"
+	"strings"
+
+	_ "golang.org/x/image/bmp"
+	_ "golang.org/x/image/webp"
+)
+
+// maxPixels bounds what a small file can make decoding allocate: photographs have less, and models see a fraction.
+const maxPixels = 1 << 26
+
+// readImage reads an image from a file, a data: URL or its base64.
+func readImage(source string) (raster, error) {
+	data, err := folder("")(source)
+	encoded := source
+	if head, body, ok := strings.Cut(source, ","); ok && strings.HasPrefix(head, "data:") && strings.HasSuffix(head, ";base64") {
+		encoded = body
+	}
+	if err != nil && len(encoded) > 64 { // no image is that small, but names may look like base64
+		if raw, e := base64.StdEncoding.DecodeString(encoded); e == nil {
+			data, err = raw, nil
+		}
+	}
+	if err != nil {
+		return raster{}, fmt.Errorf("it is neither a file that can be read nor a data: URL in base64: %w", err)
+	}
+	return decodeImage(data)
+}
+
+func decodeImage(data []byte) (raster, error) {
+	size, format, err := image.DecodeConfig(bytes.NewReader(data))
+	if err == nil && (size.Width < 1 || size.Height < 1 || size.Width > maxPixels/size.Height) {
+		err = fmt.Errorf("%d×%d pixels: there must be some, at most %d", size.Width, size.Height, maxPixels)
+	}
+	if err != nil {
+		return raster{}, err
+	}
+	decoded, _, err := image.Decode(bytes.NewReader(data))
+	if err != nil {
+		return raster{}, err
+	}
+	m := raster{make([]uint8, 3*size.Width*size.Height), size.Width, size.Height}
+	switch d := decoded.(type) {
+	case *image.NRGBA:
+		m.copy(d.Pix, d.Stride)
+	case *image.RGBA: // opaque, from these decoders
+		m.copy(d.Pix, d.Stride)
+	case *image.YCbCr:
+		m.convert(d, format == "webp")
+	case *image.NYCbCrA:
+		m.convert(&d.YCbCr, format == "webp")
+	default:
+		for i := range size.Width * size.Height {
+			c := color.NRGBAModel.Convert(decoded.At(i%size.Width, i/size.Width)).(color.NRGBA)
+			m.pix[3*i], m.pix[3*i+1], m.pix[3*i+2] = c.R, c.G, c.B
+		}
+	}
+	return m.upright(orientation(data)), nil
+}
+
+// copy takes the colours of pixels of four bytes.
+func (m raster) copy(pix []uint8, stride int) {
+	for y := range m.height {
+		for x := range m.width {
+			copy(m.pix[3*(y*m.width+x):][:3], pix[y*stride+4*x:])
+		}
+	}
+}
+
+// orientation is what EXIF data near the start of a JPEG or PNG file says, 1 to 8; 1, upright, where there is none.
+func orientation(file []byte) int {
+	for head, order := range map[string]binary.ByteOrder{
+		"Exif\x00\x00II*\x00": binary.LittleEndian, "eXIfII*\x00": binary.LittleEndian,
+		"Exif\x00\x00MM\x00*": binary.BigEndian, "eXIfMM\x00*": binary.BigEndian,
+	} {
+		i := bytes.Index(file[:min(len(file), 1<<17)], []byte(head))
+		if i < 0 || i+len(head)+4 > len(file) {
+			continue
+		}
+		at := i + len(head) - 4 + int(order.Uint32(file[i+len(head):])) // of the list of entries: their number, then 12 bytes each
+		for at += 2; at+10 <= len(file); at += 12 {
+			if v := int(order.Uint16(file[at+8:])); order.Uint16(file[at:]) == 0x0112 && v >= 1 && v <= 8 {
+				return v
+			}
+		}
+	}
+	return 1
+}
+
+// upright turns an image as its EXIF orientation asks: from 5 on lines become columns.
+func (m raster) upright(orientation int) raster {
+	if orientation == 1 {
+		return m
+	}
+	mirrored, flipped := [9]bool{2: true, 3: true, 7: true, 8: true}, [9]bool{3: true, 4: true, 6: true, 7: true}
+	out := raster{make([]uint8, 0, len(m.pix)), m.width, m.height}
+	if orientation >= 5 {
+		out.width, out.height = m.height, m.width
+	}
+	for i := range m.width * m.height {
+		x, y := i%out.width, i/out.width
+		if orientation >= 5 {
+			x, y = y, x
+		}
+		if mirrored[orientation] {
+			x = m.width - 1 - x
+		}
+		if flipped[orientation] {
+			y = m.height - 1 - y
+		}
+		out.pix = append(out.pix, m.pix[3*(y*m.width+x):][:3]...)
+	}
+	return out
+}
