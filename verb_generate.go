@@ -29,18 +29,6 @@ anything was cut off.`
 // maxParallel lines are in work at once: as many as the engine runs.
 const maxParallel = 256
 
-func checkIDs(ids []int32, vocab, context int) error {
-	if len(ids) == 0 || len(ids) > context {
-		return fmt.Errorf("the line has %d tokens: must be from 1 to %d, the context", len(ids), context)
-	}
-	for i, id := range ids {
-		if id < 0 || int(id) >= vocab {
-			return fmt.Errorf("token %d is %d, which is not in the model's vocabulary of %d", i, id, vocab)
-		}
-	}
-	return nil
-}
-
 func generateVerb(ctx context.Context, o options, serve server) error {
 	shape, err := model.PeekConfig(o.model)
 	if err != nil {
@@ -95,18 +83,15 @@ type generated struct {
 }
 
 func (g *generator) answer(ctx context.Context, line []byte) (any, error) {
-	r := rollout.Request{Sampling: rollout.Sampling{StopIDs: g.ends, MaxTokens: g.context, TopP: 1}}
-	s, stop := &r.Sampling, []string{}
+	s, stop := rollout.Sampling{StopIDs: g.ends, MaxTokens: g.context, TopP: 1}, []string{}
 	p := prompt{options: multimodal.RenderOptions{AddGenerationPrompt: true}}
 	err := p.decode(line, map[string]any{
 		"max_tokens": &s.MaxTokens, "temperature": &s.Temperature, "top_p": &s.TopP, "top_k": &s.TopK, "min_p": &s.MinP, "seed": &s.Seed,
-		"stop": &stop, "ignore_eos": &s.IgnoreEOS,
+		"stop": &stop, "ignore_eos": &s.IgnoreEOS, "images": &p.images,
 	})
+	var r rollout.Request
 	if err == nil {
-		_, r.IDs, err = g.read(p)
-	}
-	if err == nil {
-		err = checkIDs(r.IDs, g.vocab, g.context)
+		r, err = g.request(p, g.vocab, g.context)
 	}
 	switch {
 	case err != nil:
@@ -120,6 +105,7 @@ func (g *generator) answer(ctx context.Context, line []byte) (any, error) {
 	case len(stop) > 0:
 		r.Stop = multimodal.NewMatcher(g.tok, stop)
 	}
+	r.Sampling = s
 	c, err := g.engine.Generate(ctx, r)
 	if err != nil {
 		return nil, err

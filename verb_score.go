@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/molt-go/molt/rollout"
 	"github.com/molt-go/molt/torch"
 	"github.com/molt-go/molt/torch/model"
 )
@@ -34,6 +35,7 @@ type scorer struct {
 // job is the ids of a line and what becomes of them.
 type job struct {
 	ids      []int32
+	images   []rollout.Image
 	LogProbs []number   `json:"logprobs"` // [T-1]
 	Entropy  []number   `json:"entropy"`  // [T]
 	Top      [][][2]any `json:"top,omitempty"`
@@ -50,17 +52,14 @@ func scoreVerb(ctx context.Context, o options, serve server) error {
 	return together(ctx, c.run, func(ctx context.Context) error {
 		return serve(ctx, maxParallel, func(ctx context.Context, line []byte) (any, error) {
 			var p prompt
-			if err := p.decode(line, map[string]any{}); err != nil {
+			if err := p.decode(line, map[string]any{"images": &p.images}); err != nil {
 				return nil, err
 			}
-			_, ids, err := text.read(p)
-			if err == nil {
-				err = checkIDs(ids, shape.Vocab, shape.Context)
-			}
+			r, err := text.request(p, shape.Vocab, shape.Context)
 			if err != nil {
 				return nil, err
 			}
-			j := &job{ids: ids, LogProbs: []number{}, done: make(chan struct{})}
+			j := &job{ids: r.IDs, images: r.Images, LogProbs: []number{}, done: make(chan struct{})}
 			select {
 			case c.jobs <- j:
 				<-j.done
@@ -111,11 +110,26 @@ func (c *scorer) next(ctx context.Context) (batch []*job) {
 
 func (c *scorer) score(s *torch.Scope, m *model.Model, batch []*job) error {
 	var b model.Batch
+	var seen []model.Seen
+	features := int32(0)
 	for _, j := range batch {
-		b.AddSequence(j.ids, int32(b.Len()), int32(len(j.ids)))
+		placed := make([]model.Placed, len(j.images))
+		for i, image := range j.images {
+			x, err := m.See(s, image.Pixels, [][3]int{image.Grid})
+			if err != nil {
+				return err
+			}
+			seen = append(seen, x)
+			placed[i] = model.Placed{Start: image.Start, Len: image.Len, Grid: image.Grid, Feature: features}
+			features += int32(image.Len)
+		}
+		first := b.AddSequence(j.ids, int32(b.Len()), int32(len(j.ids)))
+		if len(placed) > 0 {
+			b.Place(m.Vision.Merge, first, 0, len(j.ids), placed)
+		}
 	}
 	b.Pad(0)
-	out, err := m.Hidden(s, &b, nil)
+	out, err := m.Hidden(s, &b, nil, seen...)
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func tokensVerb(ctx context.Context, o options, serve server) error {
 			IDs   []int32  `json:"ids"`
 			Spans [][2]int `json:"spans"`
 		}
-		if out.Text, out.IDs, err = t.read(p); err == nil {
+		if out.Text, out.IDs, err = t.render(p); err == nil {
 			out.Spans, _ = t.chat.Spans(out.IDs) // nil where the template shows none
 		}
 		return out, err

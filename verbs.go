@@ -1,9 +1,7 @@
 package molt
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,9 +12,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/molt-go/molt/multimodal"
 	"github.com/molt-go/molt/torch"
-	"github.com/molt-go/molt/trainer"
 )
 
 // verb is a command that answers JSON lines; run calls serve.
@@ -85,90 +81,4 @@ func runVerb(ctx context.Context, name string, args []string, stdin io.Reader, s
 		}
 		return err
 	})
-}
-
-// textSide is how a model reads and writes text.
-type textSide struct {
-	tok           *multimodal.Tokenizer
-	chat          *multimodal.Chat
-	noTok, noChat error // why there is none
-}
-
-func openText(path string) (t textSide) {
-	if t.chat, t.noChat = multimodal.OpenChat(path); t.noChat == nil {
-		t.tok = t.chat.Tokenizer()
-	} else {
-		t.tok, t.noTok = multimodal.OpenTokenizer(path)
-	}
-	return t
-}
-
-// prompt is what a line gives to read: one of text, ids and messages.
-type prompt struct {
-	text     *string
-	ids      []int32
-	messages json.RawMessage
-	options  multimodal.RenderOptions
-}
-
-// decode reads a line that may have other keys too, given by where they go. Beside messages, keys that nobody knows are variables of
-// the template.
-func (p *prompt) decode(line []byte, known map[string]any) error {
-	known["ids"], known["messages"] = &p.ids, &p.messages
-	known["tools"], known["add_generation_prompt"] = &p.options.Tools, &p.options.AddGenerationPrompt
-	var object map[string]json.RawMessage
-	if err := json.Unmarshal(line, &object); err != nil {
-		return fmt.Errorf("the line is not a JSON object: %w", err)
-	}
-	kinds := 0
-	p.options.Extra = map[string]any{}
-	for _, key := range slices.Sorted(maps.Keys(object)) {
-		value, into := object[key], known[key]
-		if into == nil {
-			p.options.Extra[key] = value
-			continue
-		}
-		if string(value) == "null" { // as if it were not there
-			continue
-		}
-		if key == "text" || key == "ids" || key == "messages" {
-			kinds++
-		}
-		if _, list := into.(*[]string); list && value[0] == '"' {
-			value = slices.Concat([]byte("["), value, []byte("]"))
-		}
-		err := json.Unmarshal(value, into)
-		if err == nil && key == "ids" && bytes.Contains(value, []byte("null")) {
-			err = errors.New("an id is null")
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", key, err)
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(p.options.Extra)) {
-		if p.messages == nil {
-			nearest := slices.MinFunc(slices.Sorted(maps.Keys(known)), func(a, b string) int {
-				return trainer.EditDistance(key, a) - trainer.EditDistance(key, b)
-			})
-			return fmt.Errorf("unknown key %q; the nearest known key is %q", key, nearest)
-		}
-	}
-	if kinds != 1 {
-		return errors.New("the line must have exactly one of ids and messages, or for molt tokens text")
-	}
-	return nil
-}
-
-// read gives the ids of p, and the text of messages.
-func (t textSide) read(p prompt) (text string, ids []int32, err error) {
-	if p.messages == nil {
-		return "", p.ids, nil
-	}
-	if t.chat == nil {
-		return "", nil, fmt.Errorf("messages need a chat template: %w", t.noChat)
-	}
-	if text, err = t.chat.RenderJSON(p.messages, p.options); err != nil {
-		return "", nil, err
-	}
-	return text, t.chat.Encode(text), nil
 }
