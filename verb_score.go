@@ -20,7 +20,7 @@ and top, which only -top gives, have an entry for each token: position t predict
 All are in nats. What a line gives does not depend on the lines beside it.`
 
 const (
-	maxTop    = 1000
+	maxTop    = 255  // beside the token that comes next, what molt::lm_logp takes
 	batchRows = 2048 // tokens that the model takes at once; a longer line is alone
 	topRows   = 512  // rows of logits that are held at once to find the likeliest
 )
