@@ -75,7 +75,7 @@ func (p *prompt) decode(line []byte, known map[string]any) error {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.options.Extra)) {
-		if p.messages == nil {
+		if key = key[:min(len(key), 64)]; p.messages == nil {
 			nearest := slices.MinFunc(slices.Sorted(maps.Keys(known)), func(a, b string) int {
 				return trainer.EditDistance(key, a) - trainer.EditDistance(key, b)
 			})
@@ -102,46 +102,54 @@ func (t textSide) render(p prompt) (text string, ids []int32, err error) {
 	return text, t.chat.Encode(text), nil
 }
 
-// request is p for a model, with its images among the ids: those that the messages name, and p's own for the others.
+// request is p for a model, with its images among the ids.
 func (t textSide) request(p prompt, vocab, context int) (r rollout.Request, err error) {
-	_, r.IDs, err = t.render(p)
-	switch {
-	case err != nil:
+	if _, r.IDs, err = t.render(p); err != nil {
 		return r, err
-	case t.images == nil && len(p.images) > 0:
-		return r, t.noImages
-	case t.images != nil:
-		var sources []string
-		expand := t.images.Find
-		if p.messages != nil {
-			expand = t.images.Expand
-			var messages []multimodal.Message
-			if err = json.Unmarshal(p.messages, &messages); err == nil {
-				sources, err = multimodal.Images(messages)
-			}
-		}
-		for i := range sources {
-			if sources[i] == "" && len(p.images) > 0 {
-				sources[i], p.images = p.images[0], p.images[1:]
-			}
-		}
-		var images []multimodal.Image
-		if err == nil {
-			images, err = t.images.Open(append(sources, p.images...)...)
-		}
-		if err == nil {
-			var all multimodal.ImagePrompt
-			all, err = expand(r.IDs, images)
-			r.IDs, r.Images = all.IDs, rollout.Images(all)
-		}
 	}
-	if err == nil && (len(r.IDs) == 0 || len(r.IDs) > context) {
-		err = fmt.Errorf("the line has %d tokens: must be from 1 to %d, the context", len(r.IDs), context)
+	if t.images == nil && len(p.images) > 0 {
+		return r, t.noImages
+	}
+	if t.images != nil {
+		seen, err := t.see(p, r.IDs)
+		if err != nil {
+			return r, err
+		}
+		r.IDs, r.Images = seen.IDs, rollout.Images(seen)
+	}
+	if len(r.IDs) == 0 || len(r.IDs) > context {
+		return r, fmt.Errorf("the line has %d tokens: must be from 1 to %d, the context", len(r.IDs), context)
 	}
 	for i, id := range r.IDs {
-		if err == nil && (id < 0 || int(id) >= vocab) {
-			err = fmt.Errorf("token %d is %d, which is not in the model's vocabulary of %d", i, id, vocab)
+		if id < 0 || int(id) >= vocab {
+			return r, fmt.Errorf("token %d is %d, which is not in the model's vocabulary of %d", i, id, vocab)
 		}
 	}
-	return r, err
+	return r, nil
+}
+
+// see opens the images that the messages name, and p's own for the others, and finds them among ids.
+func (t textSide) see(p prompt, ids []int32) (seen multimodal.ImagePrompt, err error) {
+	var sources []string
+	find := t.images.Find
+	if p.messages != nil {
+		var messages []multimodal.Message
+		if err = json.Unmarshal(p.messages, &messages); err == nil {
+			sources, err = multimodal.Images(messages)
+		}
+		if err != nil {
+			return seen, err
+		}
+		find = t.images.Expand
+	}
+	for i := range sources {
+		if sources[i] == "" && len(p.images) > 0 {
+			sources[i], p.images = p.images[0], p.images[1:]
+		}
+	}
+	images, err := t.images.Open(append(sources, p.images...)...)
+	if err != nil {
+		return seen, err
+	}
+	return find(ids, images)
 }
