@@ -3,6 +3,7 @@ package multimodal
 import (
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -71,9 +72,9 @@ func newBPE(m *bpeModel, byteLevel bool) (*bpe, error) {
 		}
 		b.merges.put(merge{left, right, int32(rank) + 1, union})
 	}
-	if b.words = m.Vocab; !m.IgnoreMerges {
-		b.words = nil
-	} else if byteLevel {
+	if m.IgnoreMerges && !byteLevel {
+		b.words = maps.Clone(m.Vocab) // which gets the added tokens
+	} else if m.IgnoreMerges {
 		b.words = make(map[string]int32, len(m.Vocab))
 		for token, id := range m.Vocab {
 			if word, ok := bytesOf(token); ok {

@@ -137,9 +137,9 @@ func (c *component) splitter() (splitter, error) {
 			steps = append(steps, gpt2.split)
 		}
 		return chain(steps...), nil
-	case c.Type == "Metaspace" && !absentOr(c.Split):
+	case c.Type == "Metaspace" && (!absentOr(c.Split) || c.Replacement == ""): // which metaspace refuses
 		return chain(), nil
-	case c.Type == "Metaspace" && c.Replacement != "":
+	case c.Type == "Metaspace":
 		return split(findString(c.Replacement), "MergedWithNext", false)
 	case c.Type == "Digits" && c.Individual:
 		return split(findClass(numeric), "Isolated", false)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -77,6 +78,7 @@ func (l *mergeList) UnmarshalJSON(raw []byte) error {
 	wrong := func() error {
 		return fmt.Errorf("merge %d is neither two tokens in a string nor a list of two", len(*l))
 	}
+	*l = make(mergeList, 0, strings.Count(text, ","))
 	var pair []string // of an inner list
 	for i, depth := 0, 0; i < len(text); i++ {
 		switch c := text[i]; {
@@ -137,8 +139,13 @@ func (m *bpeModel) check() error {
 }
 
 func (f *tokenizerFile) tokenizer() (*Tokenizer, error) {
-	t := &Tokenizer{ids: map[string]int32{}, special: map[int32]bool{}, bos: noID}
+	t := &Tokenizer{ids: f.Model.Vocab, special: map[int32]bool{}, bos: noID}
 	err := f.Model.check()
+	for _, c := range []*component{f.Normalizer, f.PreTokenizer, f.PostProcessor, f.Decoder} {
+		if n := len(c.steps()); n > maxSteps && err == nil {
+			err = fmt.Errorf("a Sequence with %d steps: more than %d are not supported", n, maxSteps)
+		}
+	}
 	for token, id := range f.Model.Vocab {
 		if err == nil {
 			err = t.add(token, id)
@@ -151,6 +158,9 @@ func (f *tokenizerFile) tokenizer() (*Tokenizer, error) {
 	if err == nil {
 		t.lead, t.split, byteLevel, err = f.PreTokenizer.preTokenizer()
 	}
+	if byteLevel && f.Model.ByteFallback && err == nil {
+		err = errors.New("byte_fallback with ByteLevel is not supported")
+	}
 	if err == nil {
 		t.bpe, err = newBPE(&f.Model, byteLevel)
 	}
@@ -162,14 +172,23 @@ func (f *tokenizerFile) tokenizer() (*Tokenizer, error) {
 	if err == nil {
 		t.before, t.after, err = f.PostProcessor.specials(len(t.names))
 	}
+	written := slices.Clone(t.names)
+	for _, a := range f.AddedTokens {
+		if a.Normalized && err == nil { // the reference writes these as it looks for them
+			written[a.ID] = t.normalize(a.Content)
+		}
+	}
 	if err == nil {
-		t.decoder, err = f.Decoder.decoder(t.names)
+		t.decoder, err = f.Decoder.decoder(written)
 	}
 	if err == nil && !byteLevel && !f.Model.IgnoreMerges {
 		t.split = chain(t.split, f.Model.atMarks())
 	}
 	return t, err
 }
+
+// maxSteps bounds what a hostile file can make of every text; the longest sequences in use have five.
+const maxSteps = 32
 
 // mark is what SentencePiece writes for a space.
 const mark = "\u2581"
