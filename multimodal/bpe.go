@@ -1,8 +1,11 @@
 package multimodal
 
 import (
+	"container/heap"
 	"fmt"
 	"hash/maphash"
+	"maps"
+	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,7 +29,7 @@ type bpe struct {
 	fallback    bool                 // a character without a token is its bytes, where each has one
 	unknown     int32                // for the others; noID drops them
 	fuseUnknown bool                 // a run of them is one token
-	merges      mergeTable
+	merges      map[uint64]merge
 	words       map[string]int32 // whole words that skip the merges; nil: none
 	seed        maphash.Seed
 	cache       []atomic.Pointer[cachedWord]
@@ -40,7 +43,7 @@ type cachedWord struct {
 
 func newBPE(m *bpeModel, byteLevel bool) (*bpe, error) {
 	b := &bpe{byteLevel: byteLevel, chars: map[rune]int32{}, fallback: m.ByteFallback, unknown: noID, fuseUnknown: m.FuseUnknown,
-		merges: newMergeTable(len(m.Merges)), seed: maphash.MakeSeed(), cache: make([]atomic.Pointer[cachedWord], cacheSlots)}
+		merges: make(map[uint64]merge, len(m.Merges)), seed: maphash.MakeSeed(), cache: make([]atomic.Pointer[cachedWord], cacheSlots)}
 	b.scratch.New = func() any { return new(merging) }
 	find := func(token string) int32 {
 		if id, ok := m.Vocab[token]; ok {
@@ -69,11 +72,11 @@ func newBPE(m *bpeModel, byteLevel bool) (*bpe, error) {
 		if left == noID || right == noID || union == noID {
 			return nil, fmt.Errorf("merge %d joins %q and %q: one of them or their union is no token", rank, p.left, p.right)
 		}
-		b.merges.put(merge{left, right, int32(rank) + 1, union})
+		b.merges[pair(left, right)] = merge{int32(rank) + 1, union}
 	}
-	if b.words = m.Vocab; !m.IgnoreMerges {
-		b.words = nil
-	} else if byteLevel {
+	if m.IgnoreMerges && !byteLevel {
+		b.words = maps.Clone(m.Vocab) // which gets the added tokens
+	} else if m.IgnoreMerges {
 		b.words = make(map[string]int32, len(m.Vocab))
 		for token, id := range m.Vocab {
 			if word, ok := bytesOf(token); ok {
@@ -105,7 +108,7 @@ func (b *bpe) merge(ids []int32, word string) []int32 {
 	}
 	m := b.scratch.Get().(*merging)
 	defer b.scratch.Put(m)
-	m.symbols, m.queue = m.symbols[:0], m.queue[:0]
+	m.symbols, m.queue = m.symbols[:0], minHeap{m.queue.IntSlice[:0]}
 	waits := false // an unknown token; byte tokens overtake it, as they do in the reference
 	for word != "" {
 		id, n := b.symbol(word)
@@ -131,7 +134,36 @@ func (b *bpe) merge(ids []int32, word string) []int32 {
 	if waits {
 		m.add(b.unknown)
 	}
-	return m.run(ids, &b.merges)
+	return m.run(ids, b.merges)
+}
+
+// mark is what SentencePiece writes for a space.
+const mark, markRune = "\u2581", '\u2581'
+
+// atMarks splits before a mark where no token of vocab reaches across. That changes no id, but short words merge faster than
+// a long text, and their results are kept.
+func atMarks(vocab map[string]int32) splitter {
+	reach := map[rune]bool{} // characters that a token has before a mark
+	for token := range vocab {
+		for at := range token {
+			if at > 0 && strings.HasPrefix(token[at:], mark) {
+				before, _ := utf8.DecodeLastRuneInString(token[:at])
+				reach[before] = true
+			}
+		}
+	}
+	_, known := vocab[mark]
+	return func(text string, emit func(string)) {
+		start, before := 0, utf8.RuneError
+		for at, r := range text {
+			if r == markRune && known && at > 0 && !reach[before] {
+				emit(text[start:at])
+				start = at
+			}
+			before = r
+		}
+		emit(text[start:])
+	}
 }
 
 // symbol is the id of the first byte or character of word, and its length.
@@ -160,7 +192,7 @@ func (b *bpe) hasBytes(char string) bool {
 // merging is a word in the making.
 type merging struct {
 	symbols []symbol
-	queue   []int // a heap, the smallest first: rank << 32 | place of the left symbol
+	queue   minHeap // of rank << 32 | place of the left symbol
 }
 
 // symbol is a token of the word; prev and next are places of its neighbours, −1 at the ends.
@@ -172,7 +204,7 @@ func (m *merging) add(id int32) {
 }
 
 // run merges the symbols and appends what is left of them to ids.
-func (m *merging) run(ids []int32, merges *mergeTable) []int32 {
+func (m *merging) run(ids []int32, merges map[uint64]merge) []int32 {
 	if len(m.symbols) == 0 {
 		return ids
 	}
@@ -180,15 +212,15 @@ func (m *merging) run(ids []int32, merges *mergeTable) []int32 {
 	for i := range m.symbols {
 		m.consider(int32(i), merges)
 	}
-	for len(m.queue) > 0 {
-		first := m.pop()
+	for m.queue.Len() > 0 {
+		first := heap.Pop(&m.queue).(int)
 		left := int32(uint32(first))
 		l := &m.symbols[left]
 		if l.id == noID || l.next < 0 { // merged away since, or last by now
 			continue
 		}
 		r := &m.symbols[l.next]
-		found := merges.get(l.id, r.id)
+		found := merges[pair(l.id, r.id)]
 		if int(found.rank) != first>>32 { // another pair stands there by now
 			continue
 		}
@@ -206,71 +238,28 @@ func (m *merging) run(ids []int32, merges *mergeTable) []int32 {
 }
 
 // consider queues the merge of the symbol at a place with the next, where there is one.
-func (m *merging) consider(left int32, merges *mergeTable) {
+func (m *merging) consider(left int32, merges map[uint64]merge) {
 	if left < 0 || m.symbols[left].next < 0 {
 		return
 	}
-	if found := merges.get(m.symbols[left].id, m.symbols[m.symbols[left].next].id); found.rank > 0 {
-		m.push(int(found.rank)<<32 | int(left))
+	if found := merges[pair(m.symbols[left].id, m.symbols[m.symbols[left].next].id)]; found.rank > 0 {
+		heap.Push(&m.queue, int(found.rank)<<32|int(left))
 	}
 }
 
-func (m *merging) push(x int) {
-	m.queue = append(m.queue, x)
-	i := len(m.queue) - 1
-	for i > 0 && m.queue[(i-1)/2] > x {
-		m.queue[i] = m.queue[(i-1)/2]
-		i = (i - 1) / 2
-	}
-	m.queue[i] = x
+// minHeap is a heap of numbers for container/heap, smallest first.
+type minHeap struct{ sort.IntSlice }
+
+func (h *minHeap) Push(x any) { h.IntSlice = append(h.IntSlice, x.(int)) }
+
+func (h *minHeap) Pop() any {
+	last := h.Len() - 1
+	x := h.IntSlice[last]
+	h.IntSlice = h.IntSlice[:last]
+	return x
 }
 
-func (m *merging) pop() int {
-	first, last := m.queue[0], len(m.queue)-1
-	x := m.queue[last]
-	m.queue = m.queue[:last]
-	for i := 0; i < last; {
-		child := 2*i + 1
-		if child+1 < last && m.queue[child+1] < m.queue[child] {
-			child++
-		}
-		if child >= last || m.queue[child] >= x {
-			m.queue[i] = x
-			break
-		}
-		m.queue[i] = m.queue[child]
-		i = child
-	}
-	return first
-}
+// merge makes union of two tokens. Rank counts from 1, the first of the list; 0 is no merge.
+type merge struct{ rank, union int32 }
 
-// merge joins two tokens. Rank counts from 1, the first of the list; 0 is no merge.
-type merge struct{ left, right, rank, union int32 }
-
-// mergeTable finds the merge of a pair: open addressing, at most half full.
-type mergeTable struct {
-	slots []merge
-	shift int
-}
-
-func newMergeTable(n int) mergeTable {
-	shift := 63
-	for 1<<(64-shift) < 2*n {
-		shift--
-	}
-	return mergeTable{make([]merge, 1<<(64-shift)), shift}
-}
-
-// at is the place of a pair, or the free one for it.
-func (t *mergeTable) at(left, right int32) int {
-	const golden = 0x9E3779B97F4A7C15 // 2⁶⁴ over the golden ratio: Fibonacci hashing
-	i := int((uint64(left)<<32 | uint64(right)) * golden >> t.shift)
-	for t.slots[i].rank > 0 && (t.slots[i].left != left || t.slots[i].right != right) {
-		i = (i + 1) & (len(t.slots) - 1)
-	}
-	return i
-}
-
-func (t *mergeTable) put(m merge) { t.slots[t.at(m.left, m.right)] = m }
-
-func (t *mergeTable) get(left, right int32) *merge { return &t.slots[t.at(left, right)] }
+func pair(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }

@@ -134,12 +134,12 @@ func (c *component) splitter() (splitter, error) {
 			steps = append(steps, func(text string, emit func(string)) { emit(" " + strings.TrimPrefix(text, " ")) })
 		}
 		if absentOr(c.UseRegex) {
-			steps = append(steps, gpt2.split)
+			steps = append(steps, patterns[gpt2Pattern].split)
 		}
 		return chain(steps...), nil
-	case c.Type == "Metaspace" && !absentOr(c.Split):
+	case c.Type == "Metaspace" && (!absentOr(c.Split) || c.Replacement == ""): // which metaspace refuses
 		return chain(), nil
-	case c.Type == "Metaspace" && c.Replacement != "":
+	case c.Type == "Metaspace":
 		return split(findString(c.Replacement), "MergedWithNext", false)
 	case c.Type == "Digits" && c.Individual:
 		return split(findClass(numeric), "Isolated", false)
@@ -158,7 +158,7 @@ func (c *component) splitter() (splitter, error) {
 		}
 		return split(find, c.Behavior, c.Invert)
 	}
-	return nil, fmt.Errorf("pre-tokenizer %q is not supported: want ByteLevel, Digits, Metaspace, Split, WhitespaceSplit or a Sequence of them", c.Type)
+	return nil, fmt.Errorf("pre-tokenizer %q is not supported: want ByteLevel, Digits, Metaspace, Split or WhitespaceSplit", c.Type)
 }
 
 // metaspace is what a Metaspace at a place of a sequence does to a part: Replacement for spaces, and one in front.
@@ -204,7 +204,7 @@ func (c *component) specials(numIDs int) (before, after []int32, err error) {
 			}
 		}
 		if c.Type != "TemplateProcessing" || side != 1 {
-			return nil, nil, fmt.Errorf("post-processor %q with %d texts is not supported: want ByteLevel, or TemplateProcessing with one", c.Type, side)
+			return nil, nil, fmt.Errorf("post-processor %q is not supported: want ByteLevel, or TemplateProcessing of one text", c.Type)
 		}
 		before, after = slices.Concat(sides[0], before), slices.Concat(after, sides[1])
 	}

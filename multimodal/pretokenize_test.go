@@ -28,7 +28,7 @@ func TestGPT2SplitterByHand(t *testing.T) {
 		" ":                   " ",
 		"don't stop 'reading": "don|'t| stop| '|reading",
 	} {
-		if d := cmp.Diff(strings.Split(want, "|"), pieces(gpt2.split, text)); d != "" {
+		if d := cmp.Diff(strings.Split(want, "|"), pieces(patterns[gpt2Pattern].split, text)); d != "" {
 			t.Errorf("%q:\n%s", text, d)
 		}
 	}
@@ -52,14 +52,20 @@ func TestSplittersEqualTheirPatterns(t *testing.T) {
 	}
 }
 
-func TestPatternsOfLlama3AndQwen2ByHand(t *testing.T) {
+func TestPatternsByHand(t *testing.T) {
 	for pattern, tests := range map[string]map[string]string{
 		llama3Pattern: {"It'S 12345!\r\n\n x": "It|'S| |123|45|!\r\n\n| x", "(a": "(a", "a'\u017f": "a|'\u017f", "  \n  b": "  \n| | b"},
 		qwen2Pattern:  {"v123 ...\n": "v|1|2|3| ...\n"},
 		o200kPattern:  {"HTTPServer's camelCase/\n": "HTTPServer's| camel|Case|/\n", "ABC": "ABC", "\u0301\u0301a": "\u0301\u0301a", "\u05d0A": "\u05d0|A"},
 	} {
 		for text, want := range tests {
-			if d := cmp.Diff(strings.Split(want, "|"), pieces(patterns[pattern].split, text)); d != "" {
+			c := component{Type: "Split", Behavior: "Isolated"}
+			c.Pattern.Regex = pattern
+			split, err := c.splitter()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(strings.Split(want, "|"), pieces(split, text)); d != "" {
 				t.Errorf("%s, %q:\n%s", pattern, text, d)
 			}
 		}

@@ -81,9 +81,9 @@ func ggufSource(meta map[string]any) (source, error) {
 			added = append(added, addedToken{ID: int32(id), Content: token, Special: t != userType})
 		}
 	}
-	file, withBOS, err := ggufBytes(meta, vocab)
+	file, bos, err := ggufBytes(meta, vocab)
 	if kind == "llama" {
-		file, withBOS, err = ggufSentencePiece(meta, tokens, types, vocab)
+		file, bos, err = ggufSentencePiece(meta, tokens, types, vocab)
 	}
 	if err != nil {
 		return nil, err
@@ -93,13 +93,12 @@ func ggufSource(meta map[string]any) (source, error) {
 	if err != nil {
 		return nil, err
 	}
-	for key, name := range map[string]string{"tokenizer.chat_template": "chat_template", "tokenizer.ggml.add_bos_token": "add_bos_token"} {
-		if v, ok := meta[key]; ok {
-			config[name] = v
-		}
+	if v, ok := meta["tokenizer.chat_template"]; ok {
+		config["chat_template"] = v
 	}
+	config["add_bos_token"] = metaOr(meta, "add_bos_token", bos)
 	file["version"], file["added_tokens"] = "1.0", added
-	file["post_processor"] = ggufTemplate(metaOr(meta, "add_bos_token", withBOS), metaOr(meta, "add_eos_token", false), config, vocab)
+	file["post_processor"] = ggufTemplate(config["add_bos_token"] == true, metaOr(meta, "add_eos_token", false), config, vocab)
 	files := object{"tokenizer_config.json": config, "generation_config.json": object{"eos_token_id": ends}, "tokenizer.json": file}
 	return func(name string) ([]byte, error) {
 		if files[name] == nil {
@@ -109,14 +108,15 @@ func ggufSource(meta map[string]any) (source, error) {
 	}, nil
 }
 
-// ggufBytes gives the parts of tokenizer.json that byte-level BPE has, and whether a text begins with the beginning token unless the
-// file says otherwise.
+// ggufBytes gives the parts of tokenizer.json that byte-level BPE has; bos: a text gets the beginning token unless the file
+// says otherwise.
 func ggufBytes(meta map[string]any, vocab map[string]int32) (file object, bos bool, err error) {
 	name := metaValue[string](meta, "pre", &err)
 	merges := metaValue[[]string](meta, "merges", &err)
 	pre, known := preTokenizers[name]
 	if !known && err == nil {
-		err = fmt.Errorf("tokenizer.ggml.pre %q is not supported: want one of %s", name, strings.Join(slices.Sorted(maps.Keys(preTokenizers)), ", "))
+		names := slices.Sorted(maps.Keys(preTokenizers))
+		err = fmt.Errorf("tokenizer.ggml.pre %q is not supported: want one of %s", name, strings.Join(names, ", "))
 	}
 	file = object{
 		"pre_tokenizer": object{"type": "Sequence", "pretokenizers": pre.steps},
@@ -143,8 +143,12 @@ func ggufSentencePiece(meta map[string]any, tokens []string, types []int64, voca
 		pair  [2]string
 		score float64
 	}
+	const longest = 1 << 10 // bytes of a token; SentencePiece's have 100
 	var all []scored
 	for id, token := range tokens {
+		if len(token) > longest {
+			return nil, false, fmt.Errorf("token %d has %d bytes, at most %d are supported", id, len(token), longest)
+		}
 		score := scores[id]
 		if types[id] == userType {
 			score = 0
@@ -157,14 +161,15 @@ func ggufSentencePiece(meta map[string]any, tokens []string, types []int64, voca
 		}
 	}
 	slices.SortStableFunc(all, func(a, b scored) int {
-		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(len(b.pair[0]), len(a.pair[0])), cmp.Compare(len(b.pair[1]), len(a.pair[1])))
+		return cmp.Or(cmp.Compare(b.score, a.score), len(b.pair[0])-len(a.pair[0]), len(b.pair[1])-len(a.pair[1]))
 	})
 	merges := make([][2]string, len(all))
 	for i := range all {
 		merges[i] = all[i].pair
 	}
 	normalizers := []object{{"type": "Replace", "pattern": object{"String": " "}, "content": mark}}
-	decoders := []object{{"type": "Replace", "pattern": object{"String": mark}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}}
+	decoders := []object{{"type": "Replace", "pattern": object{"String": mark}, "content": " "},
+		{"type": "ByteFallback"}, {"type": "Fuse"}}
 	if metaOr(meta, "add_space_prefix", true) {
 		normalizers = append([]object{{"type": "Prepend", "prepend": mark}}, normalizers...)
 		decoders = append(decoders, object{"type": "Strip", "content": " ", "start": 1, "stop": 0})
@@ -188,9 +193,11 @@ func ggufTemplate(bos, eos bool, config object, vocab map[string]int32) object {
 		return list
 	}
 	text := func(name string, kind int) []object {
-		return slices.Concat(part(bos, "bos_token", kind), []object{{"Sequence": object{"id": name, "type_id": kind}}}, part(eos, "eos_token", kind))
+		sequence := object{"Sequence": object{"id": name, "type_id": kind}}
+		return append(append(part(bos, "bos_token", kind), sequence), part(eos, "eos_token", kind)...)
 	}
-	return object{"type": "TemplateProcessing", "single": text("A", 0), "pair": append(text("A", 0), text("B", 1)...), "special_tokens": special}
+	single, pair := text("A", 0), append(text("A", 0), text("B", 1)...)
+	return object{"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
 }
 
 // ggufEnds enters the beginning and end tokens into config and gives the ids of all end tokens.

@@ -22,8 +22,6 @@ const (
 	space                       // \s
 	numeric                     // \p{N} and the numeral ideographs: what a digits pre-tokenizer isolates
 	unordered                   // no combining class in the reference's NFC, but one in x/text's
-	upper                       // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
-	lower                       // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
 )
 
 // classes maps every character to its class: 1 MB, made at first use.
@@ -31,7 +29,6 @@ var classes = sync.OnceValue(func() *[unicode.MaxRune + 1]class {
 	table := new([unicode.MaxRune + 1]class)
 	for bit, ranges := range map[class][]rune{
 		letter: unicodeL, number: unicodeN, space: unicodeSpace, numeric: unicodeNumeric, unordered: unicodeUnordered,
-		upper: slices.Concat(unicodeLu, unicodeLt, unicodeLm, unicodeLo, unicodeM), lower: slices.Concat(unicodeLl, unicodeLm, unicodeLo, unicodeM),
 	} {
 		for i := 0; i < len(ranges); i += 2 {
 			for r := ranges[i]; r <= ranges[i+1]; r++ {
@@ -44,8 +41,8 @@ var classes = sync.OnceValue(func() *[unicode.MaxRune + 1]class {
 
 // inWord reports whether a single_word token cannot stand beside r: \w of the reference.
 func inWord(r rune) bool {
-	return classes()[r]&(upper|lower) != 0 ||
-		unicode.In(r, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
+	return classes()[r]&letter != 0 ||
+		unicode.In(r, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
 }
 
 func isSpace(r rune) bool { return classes()[r]&space != 0 }

@@ -5,15 +5,11 @@ import (
 	"unicode/utf8"
 )
 
-// words splits as one of the well-known patterns does, several times faster than an engine for regular expressions.
+// words splits as GPT-2's pattern or one of its successors, several times faster than an engine for regular expressions.
 type words struct {
-	leads  bool   // any character but letters, numbers and line ends may lead a word; else a space may, and numbers too
-	cased  bool   // within a word, lower case follows upper case but not the other way round
-	apart  bool   // a contraction ('re) is a piece
-	joined bool   // or goes with its word
-	fold   bool   // in any case
-	digits int    // at most as many stay together; 0: all
-	ends   string // characters that symbols take with them
+	leads  bool // any character but letters, numbers and line ends may lead a word; else a space may, and numbers too
+	fold   bool // contractions in any case
+	digits int  // at most as many stay together; 0: all
 }
 
 const (
@@ -35,15 +31,11 @@ const (
 	tekkenPattern = upperLower + `|` + upperOnly + `|\p{N}|` + symbols + `[\r\n/]*` + lineEnds
 )
 
-var gpt2 = words{apart: true}
-
 // patterns are those that words knows.
 var patterns = map[string]words{
-	gpt2Pattern:   gpt2,
-	llama3Pattern: {apart: true, fold: true, leads: true, digits: 3, ends: "\r\n"},
-	qwen2Pattern:  {apart: true, fold: true, leads: true, digits: 1, ends: "\r\n"},
-	o200kPattern:  {joined: true, fold: true, cased: true, leads: true, digits: 3, ends: "\r\n/"},
-	tekkenPattern: {cased: true, leads: true, digits: 1, ends: "\r\n/"},
+	gpt2Pattern:   {},
+	llama3Pattern: {leads: true, fold: true, digits: 3},
+	qwen2Pattern:  {leads: true, fold: true, digits: 1},
 }
 
 func (w words) split(text string, emit func(string)) {
@@ -56,7 +48,7 @@ func (w words) split(text string, emit func(string)) {
 
 // next is the length of the first piece of text: the alternatives of the patterns in their order.
 func (w *words) next(text string, table []class) int {
-	if n := contraction(text, w.fold); w.apart && n > 0 {
+	if n := contraction(text, w.fold); n > 0 {
 		return n
 	}
 	first, size := utf8.DecodeRuneInString(text)
@@ -75,8 +67,8 @@ func (w *words) next(text string, table []class) int {
 		if kind == letter {
 			size = 0
 		}
-		if n := w.word(text, size, table); n > 0 {
-			return n
+		if n, kind := run(text[size:], table); kind == letter && n > 0 {
+			return size + n
 		}
 	}
 	from := 0
@@ -85,7 +77,10 @@ func (w *words) next(text string, table []class) int {
 	}
 	if n, kind := run(text[from:], table); n > 0 && (kind == 0 || !w.leads && kind != space) {
 		n += from
-		return n + len(text[n:]) - len(strings.TrimLeft(text[n:], w.ends))
+		for w.leads && n < len(text) && (text[n] == '\r' || text[n] == '\n') {
+			n++
+		}
+		return n
 	}
 	n, _ := run(text, table)
 	if ends := strings.LastIndexAny(text[:n], "\r\n") + 1; w.leads && ends > 0 {
@@ -93,41 +88,6 @@ func (w *words) next(text string, table []class) int {
 	}
 	if _, last := utf8.DecodeLastRuneInString(text[:n]); n < len(text) && n > last {
 		return n - last // the last one can go with what follows
-	}
-	return n
-}
-
-// word is the length of a word with at most lead bytes before it, 0 if there is none.
-func (w *words) word(text string, lead int, table []class) int {
-	if !w.cased {
-		if n := span(text[lead:], table, letter); n > 0 {
-			return lead + n
-		}
-		return 0
-	}
-	var ups [2]int // ends of the runs of upper case, after the lead and without one
-	for i, from := range []int{lead, 0} {
-		up := from + span(text[from:], table, upper)
-		if n := span(text[up:], table, lower); n > 0 {
-			return w.join(text, up+n)
-		}
-		for ups[i] = up; up > from; { // the run may end in what counts as lower case too
-			r, size := utf8.DecodeLastRuneInString(text[from:up])
-			if table[r]&lower != 0 {
-				return w.join(text, up)
-			}
-			up -= size
-		}
-	}
-	if ups[0] == lead {
-		return w.join(text, ups[1])
-	}
-	return w.join(text, ups[0])
-}
-
-func (w *words) join(text string, n int) int {
-	if w.joined && n > 0 {
-		n += contraction(text[n:], w.fold)
 	}
 	return n
 }
@@ -156,14 +116,4 @@ func run(text string, table []class) (n int, kind class) {
 		}
 	}
 	return len(text), kind
-}
-
-// span is the length of the characters of a class at the start of text.
-func span(text string, table []class, c class) int {
-	for i, r := range text {
-		if table[r]&c == 0 {
-			return i
-		}
-	}
-	return len(text)
 }
