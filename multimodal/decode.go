@@ -49,6 +49,10 @@ func decodeImage(data []byte) (raster, error) {
 	if err != nil {
 		return raster{}, err
 	}
+	_, indexed := decoded.(*image.Paletted) // a GIF's frame may be a part of its screen
+	if b := decoded.Bounds(); !indexed && b != image.Rect(0, 0, size.Width, size.Height) {
+		return raster{}, fmt.Errorf("its frame %v is not its size, %d×%d", b, size.Width, size.Height)
+	}
 	m := raster{make([]uint8, 3*size.Width*size.Height), size.Width, size.Height}
 	switch d := decoded.(type) {
 	case *image.NRGBA:

@@ -196,3 +196,17 @@ func TestHostileImagesAreErrorsWithinASecond(t *testing.T) {
 		}
 	}
 }
+
+func FuzzImage(f *testing.F) {
+	grey := image.NewGray(image.Rect(0, 0, 9, 7))
+	f.Add(encodePNG(f, grey))
+	f.Add(encodeJPEG(f, grey))
+	f.Add(append(exif(binary.LittleEndian, "Exif\x00\x00II*\x00", 6), encodeJPEG(f, image.NewYCbCr(grey.Rect, image.YCbCrSubsampleRatio420))...))
+	f.Add([]byte("BM\x3a\x00\x00\x00\x00\x00\x00\x00\x3a\x00\x00\x00\x28\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x01\x00\x08\x00" +
+		"\x00\x00\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01\x02\x03\x00\xc8\x00\x00\x00"))
+	f.Fuzz(func(t *testing.T, file []byte) {
+		if m, err := decodeImage(file); err == nil && len(m.pix) != 3*m.width*m.height {
+			t.Errorf("%d bytes for %d×%d pixels", len(m.pix), m.width, m.height)
+		}
+	})
+}

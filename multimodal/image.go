@@ -96,7 +96,7 @@ func (h *hfProcessor) check() error {
 }
 
 // Open reads images, each a PNG, JPEG, GIF, WebP or BMP file or a data: URL of one. As transformers does, it takes the first frame,
-// upright as a JPEG's EXIF says, and leaves transparency out.
+// upright as the EXIF data of a JPEG or PNG says, and leaves transparency out.
 func (p *ImageProcessor) Open(sources ...string) ([]Image, error) {
 	images := make([]Image, len(sources))
 	for i, source := range sources {

@@ -45,7 +45,9 @@ func (p *ImageProcessor) Expand(ids []int32, images []Image) (ImagePrompt, error
 			}
 			found++
 		}
-		expanded = append(expanded, slices.Repeat([]int32{id}, n)...)
+		for range n {
+			expanded = append(expanded, id)
+		}
 	}
 	if found != len(images) {
 		return ImagePrompt{}, fmt.Errorf("there are %d images, and %d placeholders (token %d) for them", len(images), found, p.Token)

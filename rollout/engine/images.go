@@ -24,14 +24,15 @@ func pictures(r rollout.Request, v *model.Vision) ([]picture, error) {
 	if v == nil {
 		return nil, nil
 	}
-	ps, rest := make([]picture, len(r.Images)), slices.Clone(r.IDs) // without the placeholders of images so far
+	ps := make([]picture, len(r.Images))
+	rest, end := slices.Clone(r.IDs), 0 // without the placeholders of images so far, which end there
 	for i, m := range r.Images {
 		h, w := m.Grid[1], m.Grid[2]
 		if m.Grid[0] != 1 || min(h, w) < 1 || max(h, w) > 1<<15 || h%v.Merge != 0 || w%v.Merge != 0 {
 			return nil, fmt.Errorf("engine: image %d has the grid %v: want 1 and two positive multiples of %d", i, m.Grid, v.Merge)
 		}
 		n := 0
-		for j := m.Start; j >= 0 && j < len(rest) && rest[j] == v.Image && n < m.Len; j++ {
+		for j := m.Start; j >= end && j < len(rest) && rest[j] == v.Image && n < m.Len; j++ {
 			rest[j] = -1
 			n++
 		}
@@ -42,6 +43,7 @@ func pictures(r rollout.Request, v *model.Vision) ([]picture, error) {
 		if numbers := h * w * 3 * v.Frames * v.Patch * v.Patch; len(m.Pixels) != numbers {
 			return nil, fmt.Errorf("engine: image %d of %v patches has %d numbers, want %d", i, m.Grid, len(m.Pixels), numbers)
 		}
+		end = m.Start + n
 		ps[i] = picture{model.Placed{Start: m.Start, Len: m.Len, Grid: m.Grid}, m.Digest, m.Pixels}
 	}
 	if i := slices.Index(rest, v.Image); i >= 0 {
@@ -72,11 +74,12 @@ func (w *worker) see(s *torch.Scope, images []picture) ([]model.Seen, error) {
 	now := map[[32]byte][][]float32{}
 	out := make([]model.Seen, len(images))
 	for i, m := range images {
-		if w.seen[m.digest] == nil {
+		if f := w.seen[m.digest]; f == nil || len(f[0]) != m.Len*w.model.Width { // a digest that is wrong hurts its own request
 			seen, err := w.model.See(s, m.pixels, [][3]int{m.Grid})
 			if err != nil {
 				return nil, err
 			}
+			w.seen[m.digest] = nil
 			for _, t := range append([]torch.Tensor{seen.Embeds}, seen.Deepstack...) {
 				w.seen[m.digest] = append(w.seen[m.digest], torch.Values[float32](t))
 			}

@@ -27,15 +27,15 @@ func seeing(t *testing.T) []string {
 	return files
 }
 
-// withImage is a prompt of the reference that has one.
-func withImage(t *testing.T, name string) rollout.Request {
+// withImages is a prompt of the reference that has so many.
+func withImages(t *testing.T, name string, n int) rollout.Request {
 	t.Helper()
 	for _, c := range greedyCases(t, name) {
-		if len(c.request.Images) == 1 {
+		if len(c.request.Images) == n {
 			return c.request
 		}
 	}
-	t.Fatal("no prompt with one image")
+	t.Fatalf("no prompt with %d images", n)
 	return rollout.Request{}
 }
 
@@ -54,7 +54,7 @@ func TestAnImageIsSeenOnceAndOnlyItsOwnTokensAreShared(t *testing.T) {
 			cfg := tinyConfig()
 			cfg.MaxRunning, cfg.StepTokens = 2, 3 // the image takes two steps
 			e := start(t, name, cfg, torch.Float32, 0)
-			r := withImage(t, name)
+			r := withImages(t, name, 1)
 			first := generate(t, e, r)
 			if s := e.Stats(); s.Images != 1 || s.PrefillRows != int64(len(r.IDs)) {
 				t.Errorf("a prompt of %d tokens, one image: %+v", len(r.IDs), s)
@@ -90,7 +90,7 @@ func TestLogProbsAfterImagesEqualTheTrainersBitForBit(t *testing.T) {
 		for _, d := range dtypes {
 			cfg := tinyConfig()
 			cfg.MaxRunning, cfg.StepTokens = 2, 3
-			r := withImage(t, name)
+			r := withImages(t, name, 1)
 			r.Sampling.Temperature = 0.7
 			c := generate(t, start(t, name, cfg, d, 0), r)
 			do(t, func(s *torch.Scope) error {
@@ -114,7 +114,7 @@ func TestLogProbsAfterImagesEqualTheTrainersBitForBit(t *testing.T) {
 func TestMismatchedImagesAreRefusedOneByOne(t *testing.T) {
 	for _, name := range seeing(t) {
 		e := start(t, name, tinyConfig(), torch.Float32, 0)
-		r := withImage(t, name)
+		r := withImages(t, name, 1)
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		wg.Go(func() { generate(t, e, r) })
@@ -138,6 +138,17 @@ func TestMismatchedImagesAreRefusedOneByOne(t *testing.T) {
 			if _, err := e.Generate(context.Background(), bad); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: error %v, want one that says %q", name, err, want)
 			}
+		}
+		two := withImages(t, name, 2)
+		want := generate(t, e, two)
+		two.Images = slices.Clone(two.Images)
+		two.Images[1].Digest = two.Images[0].Digest // of another size: wrong, but of no harm
+		if err := same(want, generate(t, start(t, name, tinyConfig(), torch.Float32, 0), two)); err != nil {
+			t.Errorf("%s: two images with one digest: %v", name, err)
+		}
+		slices.Reverse(two.Images)
+		if _, err := e.Generate(context.Background(), two); err == nil || !strings.Contains(err.Error(), "image 1 stands for") {
+			t.Errorf("%s: images in another order than their tokens: %v", name, err)
 		}
 	}
 }

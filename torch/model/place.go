@@ -9,7 +9,8 @@ type Placed struct {
 
 // Place gives rows first to first+n of b, which are the tokens of a sequence with images from its token `from` on, their rotary
 // positions, and rows of images their embeddings. As transformers' get_rope_index has it, an image's rows stand at their time, line
-// and column past the text's position, and the text goes on past its longer side, in squares of merge·merge patches.
+// and column past the text's position, and the text goes on past its longer side, in squares of merge·merge patches. The images are
+// in the order of their places.
 func (b *Batch) Place(merge, first, from, n int, images []Placed) {
 	shift, done := 0, from // of the text's positions, tokens that have theirs
 	text := func(to int) {

@@ -8,24 +8,51 @@ import (
 	. "github.com/molt-go/molt/torch/model"
 )
 
-// placed are the images of a page, their embeddings end to end.
-func (p page) placed(v *Vision) (images []Placed) {
-	start, feature := 0, int32(0)
-	for _, m := range p.pictures {
-		start += slices.Index(p.ids[start:], v.Image)
-		n := m.grid[1] * m.grid[2] / v.Merge / v.Merge
-		images = append(images, Placed{Start: start, Len: n, Grid: m.grid, Feature: feature})
-		start, feature = start+n, feature+int32(n)
-	}
-	return images
+// illustrated are a sequence's tokens, the images among them, and the positions of these tokens and those that come after.
+type illustrated struct {
+	ids    []int32
+	images []Placed
+	at     [][3]int32
 }
 
-// positions are those of tokens from to to of a sequence with images, and features the embeddings that they take, −1 for none.
-func positions(merge, from, to int, images []Placed) (at [][3]int32, features []int32) {
+// illustrated reads the sequences of a padded batch, whose images follow one another.
+func (f folder) illustrated(side, positions string) (out []illustrated) {
+	ids, _, rows, width := f.padded(side)
+	all, ps, v := f.ints(side+"."+positions), f.pictures(), f.config.Vision
+	span := len(all) / 3 * width / len(ids)
+	for i := 0; i < len(ids); i += width {
+		var q illustrated
+		first := slices.IndexFunc(rows[i:i+width], func(row int32) bool { return row >= 0 })
+		for j := i + first; j < i+width && rows[j] >= 0; j++ {
+			q.ids = append(q.ids, ids[j])
+		}
+		feature := int32(0)
+		for j := 0; j < len(q.ids); j++ {
+			if q.ids[j] == v.Image {
+				g := ps[0].grid
+				n := g[1] * g[2] / v.Merge / v.Merge
+				q.images, ps = append(q.images, Placed{Start: j, Len: n, Grid: g, Feature: feature}), ps[1:]
+				j, feature = j+n, feature+int32(n)
+			}
+		}
+		n := len(q.ids)
+		if span > width { // generated tokens follow
+			n = span - first
+		}
+		for j := range n {
+			q.at = append(q.at, axes(all, i/width*span+first+j))
+		}
+		out = append(out, q)
+	}
+	return out
+}
+
+// place gives the positions of tokens from to to, and the embeddings that they take, −1 for none.
+func (q illustrated) place(merge, from, to int) (at [][3]int32, features []int32) {
 	var b Batch
 	b.AddSequence([]int32{1, 2, 3}, 0, 3) // rows of another sequence stand before
 	b.AddSequence(make([]int32, to-from), 3, int32(to))
-	b.Place(merge, 3, from, to-from, images)
+	b.Place(merge, 3, from, to-from, q.images)
 	for _, p := range b.Positions[3:] {
 		at, features = append(at, [3]int32{p, p, p}), append(features, -1)
 	}
@@ -35,36 +62,33 @@ func positions(merge, from, to int, images []Placed) (at [][3]int32, features []
 	return at, features
 }
 
-// Prompts whole and cut in two at every token, and what is generated after them.
+// Sequences whole and cut in two at every token, and what is generated after them.
 func TestPositionsAmongImagesEqualTransformers(t *testing.T) {
 	for _, f := range seeing(t) {
-		m := &Model{Config: f.config()}
+		v := f.config.Vision
 		for side, name := range map[string]string{"right": "position_ids", "left": "position_ids", "gen": "full_position_ids"} {
-			rows, _ := f.shape(side + ".input_ids")
-			for i := range rows {
-				p, _ := f.page(m, side, name, i)
-				n, images, next := max(len(p.ids), len(p.at)), p.placed(m.Vision), int32(0)
-				if side != "gen" {
-					n = len(p.ids)
-					after, _ := positions(m.Vision.Merge, n, n+1, images)
-					if delta := f.ints(side + ".rope_deltas")[i]; int64(after[0][0])-int64(n) != int64(delta) {
-						t.Errorf("%s %s row %d: after %d tokens comes position %d, the delta is %d", f.path, side, i, n, after[0][0], delta)
+			for i, q := range f.illustrated(side, name) {
+				want, next := make([]int32, len(q.at)), int32(0)
+				for j := range want {
+					if want[j] = -1; j < len(q.ids) && q.ids[j] == v.Image {
+						want[j], next = next, next+1
 					}
 				}
-				for cut := range n {
-					at, features := positions(m.Vision.Merge, 0, cut, images)
-					rest, more := positions(m.Vision.Merge, cut, n, images)
-					if diff := cmp.Diff(p.at[:n], slices.Concat(at, rest)); diff != "" {
+				for cut := range len(q.at) {
+					at, features := q.place(v.Merge, 0, cut)
+					rest, more := q.place(v.Merge, cut, len(q.at))
+					diff := cmp.Diff(q.at, slices.Concat(at, rest)) + cmp.Diff(want, slices.Concat(features, more))
+					if diff != "" {
 						t.Fatalf("%s %s row %d cut at %d: %s", f.path, side, i, cut, diff)
 					}
-					next = 0
-					for j, feature := range slices.Concat(features, more) {
-						if image := j < len(p.ids) && p.ids[j] == m.Vision.Image; image != (feature >= 0) || image && feature != next {
-							t.Fatalf("%s %s row %d token %d takes embedding %d, want %d", f.path, side, i, j, feature, next)
-						} else if image {
-							next++
-						}
-					}
+				}
+				if side == "gen" {
+					continue
+				}
+				n := len(q.ids)
+				after, _ := q.place(v.Merge, n, n+1)
+				if delta := f.ints(side + ".rope_deltas")[i]; int64(after[0][0]) != int64(n)+delta {
+					t.Errorf("%s %s row %d: after %d tokens comes position %d, the delta is %d", f.path, side, i, n, after[0][0], delta)
 				}
 			}
 		}

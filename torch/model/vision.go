@@ -2,7 +2,6 @@ package model
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -104,7 +103,9 @@ func flatten(file map[string]json.RawMessage) (map[string]json.RawMessage, error
 func (c Config) nest(flat map[string]any) map[string]any {
 	v, k := c.Vision, visionKinds[c.Family]
 	rope := c.Rope.keys()
-	rope["mrope_section"], rope["mrope_interleaved"] = c.Rope.Axes, c.Rope.Interlaced
+	if rope["mrope_section"] = c.Rope.Axes; k.interlaced {
+		rope["mrope_interleaved"] = true
+	}
 	h := hfVision{
 		ModelType: c.Family + "_vision", Layers: v.Layers, Width: v.Width, Inner: v.Inner, Heads: v.Heads, Out: c.Width, Act: k.act, Channels: 3,
 		Patch: v.Patch, Frames: v.Frames, Merge: v.Merge, Window: v.Window, Whole: v.Whole, Table: v.Side * v.Side, Deepstack: v.Deepstack,
@@ -129,7 +130,7 @@ func (h hfConfig) vision(c *Config) (err error) {
 	c.Prefix, c.Rope.Axes, c.Rope.Interlaced = k.decoder, k.axes, k.interlaced
 	if axes := or(h.RopeScaling, or(h.Rope, hfRope{})).Axes; axes != nil {
 		if len(axes) != 3 {
-			return fmt.Errorf("mrope_section is %v", axes)
+			return fmt.Errorf("mrope_section must be three numbers, not %v", axes)
 		}
 		c.Rope.Axes = [3]int(axes)
 	}
@@ -155,19 +156,29 @@ func (i hfImages) read(k visionKind, width int) (*Vision, error) {
 		Side: int(math.Sqrt(float64(h.Table))), Window: h.Window, Whole: h.Whole, Deepstack: h.Deepstack, Theta: h.Rope.Theta,
 		Image: i.Image, Video: i.Video, Start: i.Start, End: i.End,
 	}
-	for _, size := range []int{v.Width, v.Inner, v.Layers, v.Heads, v.Patch, v.Frames, v.Merge, h.Table + 1, v.Window + 1} {
-		if size <= 0 || size > 1<<20 {
-			return nil, fmt.Errorf("vision_config: a size of %d is out of range", size)
+	for _, f := range []struct {
+		name       string
+		value, top int
+	}{
+		{"hidden_size", v.Width, 1 << 16}, {"intermediate_size", v.Inner, 1 << 20}, {"depth", v.Layers, 1 << 12},
+		{"num_heads", v.Heads, 1 << 16}, {"patch_size", v.Patch, 1 << 10}, {"temporal_patch_size", v.Frames, 1 << 10},
+		{"spatial_merge_size", v.Merge, 1 << 10}, {"window_size + 1", v.Window + 1, 1 << 20},
+		{"num_position_embeddings + 1", h.Table + 1, 1 << 24},
+	} {
+		if f.value <= 0 || f.value > f.top {
+			return nil, fmt.Errorf("vision_config: %s is out of range (%d)", f.name, f.value)
 		}
 	}
 	switch {
-	case h.Act != k.act || h.Channels != 3 || h.Rope.Type != "axial" || !(v.Theta > 0):
-		return nil, fmt.Errorf("vision_config: hidden_act %q, in_channels %d and rope_type %q with theta %v are not supported; known: %q, 3, axial",
-			h.Act, h.Channels, h.Rope.Type, v.Theta, k.act)
+	case h.Act != k.act:
+		return nil, fmt.Errorf("vision_config: hidden_act %q is not supported; known: %s", h.Act, k.act)
+	case h.Channels != 3 || h.Rope.Type != "axial" || !(v.Theta > 0):
+		return nil, fmt.Errorf("vision_config: in_channels must be 3, rope_type axial and rope_theta positive, not %d, %q, %v", h.Channels,
+			h.Rope.Type, v.Theta)
 	case h.Out != width:
 		return nil, fmt.Errorf("vision_config: out_hidden_size is %d, the decoder's hidden_size %d", h.Out, width)
 	case v.Width%(4*v.Heads) != 0:
-		return nil, fmt.Errorf("vision_config: hidden_size (%d) must be a multiple of 4·num_heads (%d)", v.Width, v.Heads)
+		return nil, fmt.Errorf("vision_config: hidden_size (%d) must be a multiple of 4·num_heads (4·%d)", v.Width, v.Heads)
 	case v.Side*v.Side != h.Table:
 		return nil, fmt.Errorf("vision_config: num_position_embeddings (%d) must be a square", h.Table)
 	case v.Window > 0 && v.Window < v.Patch*v.Merge:
@@ -175,7 +186,7 @@ func (i hfImages) read(k visionKind, width int) (*Vision, error) {
 	}
 	for i, layer := range v.Deepstack {
 		if layer < 0 || layer >= v.Layers || i > 0 && layer <= v.Deepstack[i-1] {
-			return nil, errors.New("vision_config: deepstack_visual_indexes must be layers, ascending")
+			return nil, fmt.Errorf("vision_config: deepstack_visual_indexes %v must be of %d layers, ascending", v.Deepstack, v.Layers)
 		}
 	}
 	return v, nil

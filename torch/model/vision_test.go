@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -71,10 +72,11 @@ func axes(all []int64, i int) (at [3]int32) {
 
 // place gives the rows of a padded batch their positions and images, in the order of the folder's pictures.
 func (f folder) place(b *Batch, side string, rows []int32) {
-	if f.config.Vision == nil || side == "gen" { // see prompts
+	name := side + ".position_ids"
+	if _, ok := f.file.Lookup(name); f.config.Vision == nil || !ok { // a side without images
 		return
 	}
-	all := f.ints(side + ".position_ids")
+	all := f.ints(name)
 	for i, row := range rows {
 		if row < 0 {
 			continue
@@ -143,6 +145,125 @@ func TestAnImagesEmbeddingsDoNotDependOnOthers(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+		}
+	}
+}
+
+// A model that sees is a model of text where there are no images.
+func TestTextAloneEqualsTransformers(t *testing.T) {
+	for _, f := range seeing(t) {
+		do(t, func(s *torch.Scope) {
+			m := load(t, s, f.path, torch.Float32)
+			_, b, at, _ := f.padded("text")
+			logits := torch.Values[float32](m.Logits(s, hidden(t, s, m, b, nil)))
+			near(t, f.path, f.floats("text.logits"), spread(logits, at, m.Vocab), 5e-5)
+		})
+	}
+}
+
+func TestImagesThatDoNotFitAreErrorsThatNameTheFault(t *testing.T) {
+	for _, f := range seeing(t) {
+		do(t, func(s *torch.Scope) {
+			m := load(t, s, f.path, torch.Float32)
+			v := m.Vision
+			size := 3 * v.Frames * v.Patch * v.Patch
+			for _, c := range []struct {
+				numbers int
+				grids   [][3]int
+				want    string
+			}{
+				{16 * size, nil, "the grids [] have 0 patches"},
+				{16 * size, [][3]int{{1, 4, 6}}, "24 patches"},
+				{24*size - 1, [][3]int{{1, 4, 6}}, "24 patches"},
+				{24 * size, [][3]int{{2, 4, 3}}, "image 0 has the grid [2 4 3]: video"},
+				{24 * size, [][3]int{{1, 4, 6}, {1, 3, 8}}, "image 1 has the grid [1 3 8]; its sides must be positive multiples of 2"},
+				{0, [][3]int{{1, 0, 4}}, "positive multiples"},
+				{16 * size, [][3]int{{1, -4, -4}}, "positive multiples"},
+				{16 * size, [][3]int{{1, 1 << 62, 4}}, "positive multiples"},
+				{16 * size, [][3]int{{1, 1 << 16, 1 << 16}}, "4294967296 patches"},
+			} {
+				if _, err := m.See(s, make([]float32, c.numbers), c.grids); err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%d numbers, %v: %v, want %q", c.numbers, c.grids, err, c.want)
+				}
+			}
+			// An image of 6 embeddings, of whose rows some are changed.
+			six := see(t, s, m, picture{make([]float32, 24*size), [3]int{1, 4, 6}})
+			for _, c := range []struct {
+				change func(b *Batch)
+				seen   []Seen
+				want   string
+			}{
+				{func(b *Batch) {}, []Seen{six}, ""},
+				{func(b *Batch) {}, nil, "row 2 takes row 0 of 0 image embeddings; 6 rows stand for images"},
+				{func(b *Batch) {}, []Seen{six, six}, "6 rows stand for images that have 12 embeddings"},
+				{func(b *Batch) { b.Images = b.Images[:5] }, []Seen{six}, "5 rows stand for images that have 6 embeddings"},
+				{func(b *Batch) { b.Images[5].Feature = 6 }, []Seen{six}, "row 7 takes row 6 of 6 image embeddings"},
+				{func(b *Batch) { b.Images[0].Feature = -1 }, []Seen{six}, "row 2 takes row -1 of 6"},
+				{func(b *Batch) { b.Images[5].Row = 8 }, []Seen{six}, "row 8 of 12 takes a part of an image"},
+				{func(b *Batch) { b.Images[5].Row = 1000 }, []Seen{six}, "row 1000 of 12"},
+				{func(b *Batch) { b.Images[1].Row = 2 }, []Seen{six}, "row 2 of 12"},
+				{func(b *Batch) { b.IDs[4] = 7 }, []Seen{six}, "row 4 of 12 takes a part of an image, but is not an image token"},
+			} {
+				var b Batch
+				b.AddSequence([]int32{5, v.Start, v.Image, v.Image, v.Image, v.Image, v.Image, v.Image, v.End}, 0, 9)
+				for i := range int32(6) {
+					b.Images = append(b.Images, ImageRow{Row: 2 + i, Feature: i, At: [3]int32{2, 2 + i/3, 2 + i%3}})
+				}
+				b.Pad(0)
+				c.change(&b)
+				if _, err := m.Hidden(s, &b, nil, c.seen...); (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%v, want %q", err, c.want)
+				}
+			}
+			text, b := load(t, s, filepath.Join(reference, "models", "llama_untied_gqa"), torch.Float32), alone([]int32{1})
+			if _, err := text.See(s, nil, nil); err == nil || !strings.Contains(err.Error(), "llama has no vision tower") {
+				t.Error(err)
+			}
+			if _, err := text.Hidden(s, b, nil, six); err == nil || !strings.Contains(err.Error(), "llama has no vision tower") {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestConfigsOfModelsThatSee(t *testing.T) {
+	qwen25 := func(root, vision string) string {
+		return `{"model_type":"qwen2_5_vl",` + root + `"vision_config":{"out_hidden_size":8192,` + vision + `"depth":9}}`
+	}
+	c, err := readConfig(t, qwen25("", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Vision{Width: 3584, Inner: 3420, Layers: 9, Heads: 16, Patch: 14, Frames: 2, Merge: 2, Window: 112, Whole: []int{7, 15, 23, 31},
+		Theta: 10000, Image: 151655, Video: 151656, Start: 151652, End: 151653}
+	if diff := cmp.Diff(want, c.Vision); diff != "" || c.Rope.Axes != [3]int{16, 24, 24} || c.Eps != 1e-5 {
+		t.Errorf("absent keys: %s, M-RoPE %v, eps %v", diff, c.Rope.Axes, c.Eps)
+	}
+	if c, err := readConfig(t, qwen25(`"text_config":{"tie_word_embeddings":true,"num_hidden_layers":3},"tie_word_embeddings":false,`, "")); err != nil || !c.Tied || c.Layers != 3 {
+		t.Errorf("keys of text_config: tied %v, %d layers, %v", c.Tied, c.Layers, err)
+	}
+	for _, c := range []struct{ text, want string }{
+		{qwen25(`"text_config":7,`, ""), "text_config"},
+		{qwen25(`"rope_scaling":{"type":"mrope","mrope_section":[16,24]},`, ""), "mrope_section must be three numbers"},
+		{qwen25(`"rope_scaling":{"type":"mrope","mrope_section":[16,24,23]},`, ""), "must add up to half of head_dim (128)"},
+		{qwen25(`"rope_scaling":{"type":"mrope","mrope_section":[-1,33,32]},`, ""), "must add up to half of head_dim (128)"},
+		{qwen25(`"hidden_size":4096,`, ""), "out_hidden_size is 8192, the decoder's hidden_size 4096"},
+		{qwen25("", `"hidden_size":1e9,`), "vision_config"},
+		{qwen25("", `"num_heads":0,`), "num_heads is out of range (0)"},
+		{qwen25("", `"num_heads":24,`), "must be a multiple of 4·num_heads (4·24)"},
+		{qwen25("", `"patch_size":-14,`), "patch_size is out of range (-14)"},
+		{qwen25("", `"spatial_merge_size":1000000,`), "spatial_merge_size is out of range"},
+		{qwen25("", `"window_size":27,`), "window_size (27) must hold 2 patches of 14 pixels"},
+		{qwen25("", `"hidden_act":"gelu",`), `hidden_act "gelu" is not supported; known: silu`},
+		{qwen25("", `"in_channels":1,`), "in_channels must be 3"},
+		{qwen25("", `"rope_parameters":{"rope_type":"axial","rope_theta":0},`), "rope_theta positive"},
+		{`{"model_type":"qwen3_vl","vision_config":{"out_hidden_size":4096,"num_position_embeddings":2305}}`, "must be a square"},
+		{`{"model_type":"qwen3_vl","vision_config":{"out_hidden_size":4096,"deepstack_visual_indexes":[5,5]}}`, "[5 5] must be of 27 layers"},
+		{`{"model_type":"qwen3_vl","vision_config":{"out_hidden_size":4096,"deepstack_visual_indexes":[27]}}`, "[27] must be of 27 layers"},
+		{`{"model_type":"qwen3_vl","vision_config":[]}`, "vision_config"},
+	} {
+		if _, err := readConfig(t, c.text); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%.150s: %v, want %q", c.text, err, c.want)
 		}
 	}
 }
