@@ -86,7 +86,7 @@ type Template struct {
 
 // Parse compiles a template. The error is an *Error.
 func Parse(src string) (t *Template, err error) {
-	p := &parser{library: builtins(), position: position{source: strings.TrimSuffix(newlines.Replace(src), "\n")}}
+	p := &parser{library: builtins(), special: map[string]bool{}, position: position{source: strings.TrimSuffix(newlines.Replace(src), "\n")}}
 	defer p.recovered(&err)
 	check(len(src) <= maxSource, "template of %d bytes; at most %d are read", len(src), maxSource)
 	p.lex()
@@ -98,7 +98,7 @@ func Parse(src string) (t *Template, err error) {
 func (t *Template) Render(vars map[string]any) (out string, err error) {
 	r := &run{position: position{source: t.source}, now: t.Now, library: builtins()}
 	defer r.recovered(&err)
-	r.scope, r.caller = &scope{vars: map[string]any{}}, noCaller
+	r.scope = &scope{vars: map[string]any{}}
 	for name, v := range vars {
 		r.scope.vars[name] = r.convert(v)
 	}
@@ -110,12 +110,11 @@ type (
 	stmt func(*run)
 	run  struct { // one rendering
 		position
-		out    *strings.Builder
-		scope  *scope
-		jump   string // the break or continue on its way to the loop
-		caller any    // of the macro that a call block is about to call
-		now    func() time.Time
-		work   int
+		out   *strings.Builder
+		scope *scope
+		jump  string // the break or continue on its way to the loop
+		now   func() time.Time
+		work  int
 		library
 	}
 	scope struct {
@@ -123,8 +122,6 @@ type (
 		up   *scope
 	}
 )
-
-const noCaller = undefined("UndefinedError: 'caller' is undefined")
 
 // spend counts work of n bytes.
 func (r *run) spend(n int) {

@@ -3,22 +3,25 @@ package jinja
 import (
 	"bytes"
 	"encoding/json"
+	"math"
+	"math/big"
 	"reflect"
 	"strings"
 )
 
-// A value is nil, bool, int, float64, string, *loop, *function or one of these.
+// A value is nil, bool, int, *big.Int (beyond int), float64, string, *loop, *function or one of these.
 type (
 	undefined string // the error that its use raises
-	bigInt    string // the digits of an integer beyond 64 bits: it can be shown and tested for equality
+	markup    string // text that was escaped or is safe: it can be shown, and little else
 	seq       struct {
 		kind  string // Python's type: list, tuple, range, generator (can be read once), dict_keys, dict_values or dict_items
 		items []any
 		repr  string // where it does not show the items
+		group bool   // a tuple of a grouper and a list
 	}
 	dict struct { // in the order of its keys
 		keys   []any
-		values map[any]any
+		values map[any]any // by key(k)
 	}
 	namespace struct{ dict }
 )
@@ -38,10 +41,22 @@ func generator(items []any) *seq {
 	return &seq{kind: "generator", items: items, repr: "<generator object at 0x0>"}
 }
 
-// key is k as a key of a Go map. Unlike in Python 1, 1.0 and true are three keys, and a tuple is none.
-func key(k any) any {
-	kind := typeName(k)
-	check(kind != "list" && kind != "dict" && kind != "tuple", "TypeError: unhashable type: '%s'", kind)
+// key is the Go value that stands for k among a dict's keys: equal numbers are one, and tuples go by what they hold.
+func (r *run) key(k any) any {
+	switch kind := typeName(k); kind {
+	case "list", "dict":
+		fail("TypeError: unhashable type: '%s'", kind)
+	case "tuple":
+		return [1]string{r.repr(k)}
+	case "int", "bool", "float":
+		if f, ok := k.(float64); ok && f != math.Trunc(f) || ok && !finite(f) {
+			return k
+		}
+		i, _ := newFloat(k).Int(nil)
+		if k = normal(i); typeName(k) == "int" && !i.IsInt64() {
+			return [2]string{i.String()}
+		}
+	}
 	return k
 }
 
@@ -49,22 +64,23 @@ func (d *dict) put(r *run, k, v any) {
 	if d.values == nil {
 		d.values = map[any]any{}
 	}
-	if _, ok := d.values[key(k)]; !ok {
+	at := r.key(k)
+	if _, ok := d.values[at]; !ok {
 		r.spend(4 * perValue)
 		d.keys = append(d.keys, k)
 	}
-	d.values[k] = v
+	d.values[at] = v
 }
 
-func (d *dict) get(k any) (any, bool) {
-	v, ok := d.values[key(k)]
+func (d *dict) get(r *run, k any) (any, bool) {
+	v, ok := d.values[r.key(k)]
 	return v, ok
 }
 
-func (d *dict) items() []any {
+func (d *dict) items(r *run) []any {
 	items := make([]any, len(d.keys))
 	for i, k := range d.keys {
-		items[i] = tuple(k, d.values[k])
+		items[i] = tuple(k, d.values[r.key(k)])
 	}
 	return items
 }
@@ -72,7 +88,7 @@ func (d *dict) items() []any {
 // update adds what Python's dict() takes: a mapping or pairs.
 func (d *dict) update(r *run, v any) {
 	if from, ok := v.(*dict); ok {
-		v = list(from.items())
+		v = list(from.items(r))
 	}
 	for _, pair := range r.iterate(v) {
 		kv := r.iterate(pair)
@@ -123,9 +139,9 @@ func (r *run) decode(dec *json.Decoder) any {
 }
 
 var typeNames = map[reflect.Type]string{
-	nil: "NoneType", reflect.TypeFor[bool](): "bool", reflect.TypeFor[int](): "int", reflect.TypeFor[bigInt](): "int",
-	reflect.TypeFor[float64](): "float", reflect.TypeFor[string](): "str", reflect.TypeFor[*dict](): "dict",
-	reflect.TypeFor[*namespace](): "Namespace", reflect.TypeFor[*loop](): "LoopContext",
+	nil: "NoneType", reflect.TypeFor[bool](): "bool", reflect.TypeFor[int](): "int", reflect.TypeFor[*big.Int](): "int",
+	reflect.TypeFor[float64](): "float", reflect.TypeFor[string](): "str", reflect.TypeFor[markup](): "Markup",
+	reflect.TypeFor[*dict](): "dict", reflect.TypeFor[*namespace](): "Namespace", reflect.TypeFor[*loop](): "LoopContext",
 	reflect.TypeFor[*function](): "function", reflect.TypeFor[undefined](): "Undefined",
 }
 
@@ -139,11 +155,15 @@ func typeName(v any) string {
 
 // size is what making a value counts for.
 func size(v any) int {
-	if s, ok := v.(*seq); ok {
-		return perValue * len(s.items)
+	switch v := v.(type) {
+	case *seq:
+		return perValue * len(v.items)
+	case *big.Int:
+		return v.BitLen()
+	case string:
+		return len(v)
 	}
-	s, _ := v.(string)
-	return len(s)
+	return 0
 }
 
 func truth(v any) bool {
@@ -155,7 +175,7 @@ func truth(v any) bool {
 	case *dict:
 		return len(v.keys) > 0
 	}
-	return v != nil && v != false && v != "" && v != 0 && v != 0.0
+	return v != nil && v != false && v != "" && v != 0 && v != 0.0 && v != markup("")
 }
 
 // iterate returns the elements that a for loop visits.
@@ -177,11 +197,6 @@ func (r *run) iterate(v any) []any {
 	}
 	fail("TypeError: '%s' object is not iterable", typeName(v))
 	return nil
-}
-
-func missing(v any) bool {
-	_, ok := v.(undefined)
-	return ok
 }
 
 func mustExist(values ...any) {
