@@ -183,8 +183,8 @@ func (r *run) member(v, key any, first, second func(r *run, v, key any) (any, bo
 	return e
 }
 
-// unsafe are the methods that change their object, which templates may not call.
-var unsafe = []string{"append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault", "sort", "update"}
+// unsafe are the methods of a dict that change it; templates see neither them nor keys of these names behind a dot.
+var unsafe = []string{"clear", "pop", "popitem", "setdefault", "update"}
 
 func attribute(r *run, v, key any) (any, bool) {
 	label, _ := key.(string)
@@ -203,8 +203,8 @@ func attribute(r *run, v, key any) (any, bool) {
 	}
 	f, ok := r.library[kind][label]
 	if !ok {
-		known := kind == "list" || kind == "dict" && !slices.Contains([]string{"append", "extend", "insert", "remove", "reverse", "sort"}, label)
-		return undefined("SecurityError: access to attribute '" + label + "' is unsafe"), known && slices.Contains(unsafe, label)
+		hidden := kind == "dict" && slices.Contains(unsafe, label)
+		return undefined("SecurityError: access to attribute '" + label + "' is unsafe"), hidden
 	}
 	method := *f
 	method.self = []any{v}
@@ -216,14 +216,21 @@ func item(r *run, v, key any) (any, bool) {
 	if d, ok := v.(*dict); ok && of != "list" && of != "dict" {
 		return d.get(r, key)
 	}
-	if i := integer(key); i == nil || !slices.Contains([]string{"str", "list", "tuple", "range"}, kind) {
+	i := integer(key)
+	if i == nil || !slices.Contains([]string{"str", "list", "tuple", "range"}, kind) {
 		return nil, false
+	}
+	if s, ok := v.(string); ok {
+		r.spend(4 * len(s))
+		if c, ok := at([]rune(s), small(key)).(rune); ok {
+			return string(c), true
+		}
 	}
 	return at(r.iterate(v), small(key)), true
 }
 
 // at is items[i], counted from the end where i is negative.
-func at(items []any, i int) any {
+func at[T any](items []T, i int) any {
 	if i < 0 {
 		i += len(items)
 	}

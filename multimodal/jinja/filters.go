@@ -51,17 +51,15 @@ var filters = map[string]any{
 		return r.percent(s, tuple(args...))
 	},
 	"filter groupby(items, attribute, default=none, case_sensitive=false)": func(r *run, items []any, path, standard any, sensitive bool) any {
-		get := r.getter(path, sensitive, standard)
-		var groups []any
+		get, groups := r.getter(path, sensitive, standard), []any{}
 		items = r.sorted(items, get, false)
 		for i, v := range items {
 			if i == 0 || !r.equal(get(items[i-1]), get(v)) {
-				grouper := tuple(r.getter(path, true, standard)(v), list[any](nil))
-				grouper.group = true
-				groups = append(groups, grouper)
+				group := &seq{kind: "tuple", items: []any{r.getter(path, true, standard)(v), list[any](nil)}, group: true}
+				groups = append(groups, group)
 			}
-			group := groups[len(groups)-1].(*seq).items[1].(*seq)
-			group.items = append(group.items, v)
+			members := groups[len(groups)-1].(*seq).items[1].(*seq)
+			members.items = append(members.items, v)
 		}
 		return groups
 	},
@@ -80,19 +78,17 @@ var filters = map[string]any{
 		})
 	},
 	"filter int(v, default=0, base=10)": func(v, standard any, base int) any {
-		if s, ok := v.(string); ok && base >= 0 && base <= 36 {
-			s = strings.ToLower(strings.TrimFunc(s, isSpace))
-			if digits := strings.TrimLeft(s, "+-"); base != 10 && base == map[string]int{"0x": 16, "0o": 8, "0b": 2}[digits[:min(2, len(digits))]] {
-				s = s[:len(s)-len(digits)] + digits[2:]
-			}
+		s, isText := v.(string)
+		if i := integer(v); i != nil {
+			return normal(i)
+		} else if isText && base > 1 && base <= 36 {
+			s = strings.TrimPrefix(strings.ToLower(strings.TrimFunc(s, isSpace)), map[int]string{2: "0b", 8: "0o", 16: "0x"}[base])
 			if i, ok := new(big.Int).SetString(ungroup(s), base); ok {
 				return normal(i)
 			}
-		} else if i := integer(v); i != nil {
-			return normal(i)
 		}
 		f, ok := readFloat(v)
-		if _, isText := v.(string); !ok || isText && !finite(f) {
+		if !ok || isText && !finite(f) {
 			return standard
 		}
 		return whole(f)
@@ -127,45 +123,25 @@ var filters = map[string]any{
 		}
 		return generator(items)
 	},
-	// Halves go to the even digit, and with method "common" a whole number stays one.
+	// With method "common" halves go to the even digit, and a whole number stays one.
 	"filter round(n, precision=0, method='common')": func(n any, precision int, method string) any {
 		f, ok := asFloat(n)
 		to, known := map[string]func(float64) float64{"common": math.RoundToEven, "ceil": math.Ceil, "floor": math.Floor}[method]
 		check(ok && known && max(precision, -precision) <= 300, "TypeError, ValueError or FilterArgumentError: cannot round %v", n)
-		unit := math.Pow(10, float64(max(precision, -precision)))
-		switch isInt := integer(n) != nil && method == "common"; {
-		case isInt && precision >= 0:
+		isInt, scale := integer(n) != nil && method == "common", math.Pow10(precision)
+		if isInt && precision >= 0 {
 			return normal(integer(n))
-		case method == "common" && precision >= 0:
+		} else if f = to(f*scale) / scale; isInt {
+			return whole(f)
+		} else if method == "common" && precision >= 0 {
+			f, _ = asFloat(n)
 			f, _ = strconv.ParseFloat(strconv.FormatFloat(f, 'f', precision, 64), 64)
-		case precision >= 0:
-			f = to(f*unit) / unit
-		default:
-			if f = to(f/unit) * unit; isInt {
-				return whole(f)
-			}
 		}
 		return f
 	},
 	"filter safe(v)":              func(r *run, v any) any { return markup(r.str(v)) },
 	"filter select(items, *)":     choose(false, true),
 	"filter selectattr(items, *)": choose(true, true),
-	"filter slice(items, slices, fill_with=none)": func(items []any, n int, fill any) any {
-		check(n > 0 && n <= 1<<16, "ZeroDivisionError or MemoryError: %d slices", n)
-		parts, from := []any{}, 0
-		for i := range n {
-			to := from + len(items)/n
-			if i < len(items)%n {
-				to++
-			}
-			part := list(items[from:to])
-			if fill != nil && i >= len(items)%n {
-				part.items = append(part.items, fill)
-			}
-			parts, from = append(parts, part), to
-		}
-		return generator(parts)
-	},
 	"filter sort(items, reverse=false, case_sensitive=false, attribute=none)": func(r *run, items []any, reverse, sensitive bool, path any) any {
 		return r.sorted(items, r.getter(path, sensitive), reverse)
 	},
@@ -176,10 +152,10 @@ var filters = map[string]any{
 		}
 		return sum
 	},
-	"filter title(s)": func(s string) string {
+	"filter title(s)": func(r *run, s string) string {
 		return titleWord.ReplaceAllStringFunc(s, func(word string) string {
 			_, n := utf8.DecodeRuneInString(word)
-			return upper(word[:n]) + lower(word[n:])
+			return r.upper(word[:n]) + r.lower(word[n:])
 		})
 	},
 	"filter tojson(v, ensure_ascii=false, indent=none, separators=none, sort_keys=false)": func(r *run, v any, ascii bool, indent, separators any, sort bool) any {
@@ -246,12 +222,15 @@ func (r *run) each(items []any, f func(any) any) []any {
 	return values
 }
 
-// getter reads an attribute path such as "function.name", or several with commas between them; nil is the element itself.
-// Unless sensitive, text counts in lower case. A standard value other than nil replaces what is missing.
+// getter reads an attribute path such as "function.name"; nil is the element itself. Unless sensitive, text counts in lower
+// case. A standard value other than nil replaces what is missing.
 func (r *run) getter(path any, sensitive bool, standard ...any) func(any) any {
-	paths := strings.Split(r.str(path), ",")
-	get := func(path string, v any) any {
-		for _, part := range strings.Split(path, ".") {
+	keys := strings.Split(r.str(path), ".")
+	if path == nil {
+		keys = nil
+	}
+	return func(v any) any {
+		for _, part := range keys {
 			key := any(part)
 			if i, err := strconv.Atoi(part); err == nil {
 				key = i
@@ -261,45 +240,23 @@ func (r *run) getter(path any, sensitive bool, standard ...any) func(any) any {
 				v = standard[0]
 			}
 		}
+		if s, ok := v.(string); ok && !sensitive {
+			return r.lower(s)
+		}
 		return v
-	}
-	return func(v any) any {
-		values := []any{}
-		for _, p := range paths {
-			e := v
-			if path != nil {
-				e = get(p, v)
-			}
-			if s, ok := e.(string); ok && !sensitive {
-				e = lower(s)
-			}
-			values = append(values, e)
-		}
-		if len(values) == 1 {
-			return values[0]
-		}
-		return list(values)
 	}
 }
 
 // sorted sorts a copy by what get gives of the elements.
 func (r *run) sorted(items []any, get func(any) any, reverse bool) []any {
-	type pair struct{ key, v any }
-	pairs := make([]pair, len(items))
-	for i, key := range r.each(items, get) {
-		pairs[i] = pair{key, items[i]}
-	}
-	slices.SortStableFunc(pairs, func(a, b pair) int {
+	items = slices.Clone(items)
+	slices.SortStableFunc(items, func(a, b any) int {
 		if reverse {
 			a, b = b, a
 		}
-		return r.compare("<", a.key, b.key)
+		return r.compare("<", get(a), get(b))
 	})
-	sorted := make([]any, len(items))
-	for i, p := range pairs {
-		sorted[i] = p.v
-	}
-	return sorted
+	return items
 }
 
 // applied is the filter or test that the first of args names, with the others as its arguments.
@@ -310,7 +267,16 @@ func (r *run) applied(what string, args []any, named *dict) func(any) any {
 	return func(v any) any { return r.call(f, slices.Concat([]any{v}, args[1:]), named) }
 }
 
-func mapped(r *run, items, args []any, named *dict) any {
+// elements is what map, select and their like iterate over: of none, false and 0, nothing.
+func (r *run) elements(v any) []any {
+	if !truth(v) {
+		return nil
+	}
+	return r.iterate(v)
+}
+
+func mapped(r *run, v any, args []any, named *dict) any {
+	items := r.elements(v)
 	path, byAttribute := named.get(r, "attribute")
 	if !byAttribute {
 		return generator(r.each(items, r.applied("filter", args, named)))
@@ -322,7 +288,7 @@ func mapped(r *run, items, args []any, named *dict) any {
 
 // choose keeps the elements that pass, or fail, a test, of an attribute or of themselves; without a test, their truth counts.
 func choose(byAttribute, want bool) any {
-	return func(r *run, items, args []any, named *dict) any {
+	return func(r *run, v any, args []any, named *dict) any {
 		get := r.getter(nil, true)
 		test := get
 		if byAttribute {
@@ -332,7 +298,7 @@ func choose(byAttribute, want bool) any {
 		if len(args) > 0 {
 			test = r.applied("test", args, named)
 		}
-		return generator(r.keep(items, func(e any) bool { return truth(test(get(e))) == want }))
+		return generator(r.keep(r.elements(v), func(e any) bool { return truth(test(get(e))) == want }))
 	}
 }
 

@@ -82,6 +82,7 @@ func (p *parser) lex() {
 // emit adds a token that takes n bytes of the source.
 func (p *parser) emit(k kind, text string, n int) {
 	p.tokens = append(p.tokens, token{k, text, p.at})
+	check(len(p.tokens) <= maxTokens, "a template of more than %d tokens", maxTokens)
 	p.at += n
 }
 

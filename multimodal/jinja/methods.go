@@ -38,36 +38,29 @@ var methods = map[string]any{
 		check(i >= 0, "ValueError: the value is not in the list")
 		return i
 	},
-	"filter|str capitalize(s)":   capital,
-	"filter|str lower(s)":        lower,
-	"filter|str upper(s)":        upper,
+	"filter|str capitalize(s)":   (*run).capital,
+	"filter|str lower(s)":        (*run).lower,
+	"filter|str upper(s)":        (*run).upper,
 	"filter trim(s, chars=none)": trim(strings.TrimFunc),
 	"str strip(s, chars=none)":   trim(strings.TrimFunc),
 	"str casefold(s)":            func(s string) string { return cases.Fold().String(s) },
-	"str count(s, sub, start=0, end=none)": func(r *run, s, sub string, start int, end any) int {
-		part, _, ok := r.window(s, start, end)
-		if !ok {
-			return 0
-		}
-		return strings.Count(part, sub)
-	},
-	"str encode(s, *)":                           func(s string, args []any, named *dict) any { return unsupported(args, named) },
-	"str endswith(s, suffix, start=0, end=none)": edge(strings.HasSuffix),
-	"str expandtabs(s, tabsize=8)":               expandTabs,
-	"str find(s, sub, start=0, end=none)":        find(strings.Index),
-	"str format(s, *)":                           (*run).format,
-	"str isalnum(s)":                             regexp.MustCompile(`^[\pL\pN]+$`).MatchString,
-	"str isalpha(s)":                             regexp.MustCompile(`^\pL+$`).MatchString,
-	"str isascii(s)":                             regexp.MustCompile(`^[\x00-\x7f]*$`).MatchString,
-	"str isdecimal(s)":                           regexp.MustCompile(`^\p{Nd}+$`).MatchString,
-	"str isdigit(s)":                             regexp.MustCompile(`^[\p{Nd}²³¹⁰⁴-⁹₀-₉]+$`).MatchString,
-	"str isidentifier(s)":                        regexp.MustCompile(`^[\pL_][\pL\pM\pN_]*$`).MatchString,
-	"str islower(s)":                             regexp.MustCompile(`^[^\p{Lu}\p{Lt}]*\p{Ll}[^\p{Lu}\p{Lt}]*$`).MatchString,
-	"str isnumeric(s)":                           regexp.MustCompile(`^\pN+$`).MatchString,
-	"str isprintable(s)":                         func(s string) bool { return strings.TrimFunc(s, unicode.IsPrint) == "" },
-	"str isspace(s)":                             func(s string) bool { return s != "" && strings.TrimFunc(s, isSpace) == "" },
-	"str istitle(s)":                             func(s string) bool { return cased.MatchString(s) && title(s) == s },
-	"str isupper(s)":                             regexp.MustCompile(`^[^\p{Ll}\p{Lt}]*\p{Lu}[^\p{Ll}\p{Lt}]*$`).MatchString,
+	"str count(s, sub)":          strings.Count,
+	"str endswith(s, suffix)":    edge(strings.HasSuffix),
+	"str find(s, sub)":           find(strings.Index),
+	"str encode(s, *)":           func(s string, args []any, named *dict) any { return unsupported(args, named) },
+	"str format(s, *)":           (*run).format,
+	"str isalnum(s)":             regexp.MustCompile(`^[\pL\pN]+$`).MatchString,
+	"str isalpha(s)":             regexp.MustCompile(`^\pL+$`).MatchString,
+	"str isascii(s)":             regexp.MustCompile(`^[\x00-\x7f]*$`).MatchString,
+	"str isdecimal(s)":           regexp.MustCompile(`^\p{Nd}+$`).MatchString,
+	"str isdigit(s)":             regexp.MustCompile(`^[\p{Nd}²³¹⁰⁴-⁹₀-₉]+$`).MatchString,
+	"str isidentifier(s)":        regexp.MustCompile(`^[\pL_][\pL\pM\pN_]*$`).MatchString,
+	"str islower(s)":             regexp.MustCompile(`^[^\p{Lu}\p{Lt}]*\p{Ll}[^\p{Lu}\p{Lt}]*$`).MatchString,
+	"str isnumeric(s)":           regexp.MustCompile(`^\pN+$`).MatchString,
+	"str isprintable(s)":         func(s string) bool { return strings.TrimFunc(s, unicode.IsPrint) == "" },
+	"str isspace(s)":             func(s string) bool { return s != "" && strings.TrimFunc(s, isSpace) == "" },
+	"str istitle(s)":             func(r *run, s string) bool { return cased.MatchString(s) && r.title(s) == s },
+	"str isupper(s)":             regexp.MustCompile(`^[^\p{Ll}\p{Lt}]*\p{Lu}[^\p{Ll}\p{Lt}]*$`).MatchString,
 	"str join(s, iterable)": func(r *run, s string, items []any) any {
 		for _, e := range items {
 			as[string](e)
@@ -79,35 +72,27 @@ var methods = map[string]any{
 		r.spend(len(s) + len(with)*int(min(uint(times), uint(strings.Count(s, old)))))
 		return strings.Replace(s, old, with, times)
 	},
-	"str rfind(s, sub, start=0, end=none)": find(strings.LastIndex),
+	"str rfind(s, sub)":                    find(strings.LastIndex),
 	"str rsplit(s, sep=none, maxsplit=-1)": split(true),
 	"str rstrip(s, chars=none)":            trim(strings.TrimRightFunc),
 	"str split(s, sep=none, maxsplit=-1)":  split(false),
-	"str splitlines(s, keepends=false)": func(s string, keep bool) []string {
-		lines := []string{}
-		for s != "" {
-			end := lineEnd.FindStringIndex(s)
-			if end == nil {
-				return append(lines, s)
-			}
-			line := s[:end[0]]
-			if keep {
-				line = s[:end[1]]
-			}
-			lines, s = append(lines, line), s[end[1]:]
+	"str splitlines(s)": func(s string) []string {
+		lines := lineEnd.Split(s, -1)
+		if last := len(lines) - 1; lines[last] == "" {
+			lines = lines[:last]
 		}
 		return lines
 	},
-	"str startswith(s, prefix, start=0, end=none)": edge(strings.HasPrefix),
-	"str swapcase(s)": func(s string) string {
+	"str startswith(s, prefix)": edge(strings.HasPrefix),
+	"str swapcase(s)": func(r *run, s string) string {
 		return oneCase.ReplaceAllStringFunc(s, func(same string) string {
-			if lower(same) != same {
-				return lower(same)
+			if low := r.lower(same); low != same {
+				return low
 			}
-			return upper(same)
+			return r.upper(same)
 		})
 	},
-	"str title(s)": title,
+	"str title(s)": (*run).title,
 }
 
 var (
@@ -115,84 +100,62 @@ var (
 	oneCase = regexp.MustCompile(`\p{Lu}+|\p{Ll}+`)
 )
 
-func upper(s string) string { return cases.Upper(language.Und).String(s) }
+func (r *run) upper(s string) string {
+	r.spend(8 * len(s))
+	return cases.Upper(language.Und).String(s)
+}
 
-func lower(s string) string { return cases.Lower(language.Und, cases.HandleFinalSigma(true)).String(s) }
+func (r *run) lower(s string) string {
+	r.spend(8 * len(s))
+	return cases.Lower(language.Und, cases.HandleFinalSigma(true)).String(s)
+}
 
 // capital is a text with a capital at the start only.
-func capital(s string) string {
+func (r *run) capital(s string) string {
 	_, n := utf8.DecodeRuneInString(s)
-	return cases.Title(language.Und).String(s[:n]) + lower(s)[len(lower(s[:n])):]
+	return cases.Title(language.Und).String(s[:n]) + r.lower(s)[len(r.lower(s[:n])):]
 }
 
-func title(s string) string { return cased.ReplaceAllStringFunc(s, capital) }
-
-// window is s[start:end] and how many characters stand before it; ok is false where it starts behind the end of s.
-func (r *run) window(s string, start int, end any) (part string, before int, ok bool) {
-	if start == 0 && end == nil {
-		return s, 0, true
-	}
-	n := utf8.RuneCountInString(s)
-	if start < 0 {
-		start = max(start+n, 0)
-	}
-	return r.slice(s, start, end, nil).(string), start, start <= n
-}
+func (r *run) title(s string) string { return cased.ReplaceAllStringFunc(s, r.capital) }
 
 // edge says whether a text starts or ends with another or with one of a tuple.
 func edge(has func(s, part string) bool) any {
-	return func(r *run, s string, parts any, start int, end any) bool {
+	return func(s string, parts any) bool {
 		options := []any{parts}
 		if t, ok := parts.(*seq); ok && t.kind == "tuple" {
 			options = t.items
 		}
-		part, _, ok := r.window(s, start, end)
-		return ok && slices.ContainsFunc(options, func(o any) bool { return has(part, as[string](o)) })
+		return slices.ContainsFunc(options, func(o any) bool { return has(s, as[string](o)) })
 	}
 }
 
 // find is where a text is, in characters; -1 where it is not.
 func find(index func(s, part string) int) any {
-	return func(r *run, s, sub string, start int, end any) int {
-		part, before, ok := r.window(s, start, end)
-		if i := index(part, sub); ok && i >= 0 {
-			return before + utf8.RuneCountInString(part[:i])
-		}
-		return -1
+	return func(s, part string) int {
+		i := index(s, part)
+		return min(i, 0) + utf8.RuneCountInString(s[:max(i, 0)])
 	}
 }
 
-func expandTabs(r *run, s string, size int) any {
-	return r.capture(func() {
-		column := 0
-		for _, c := range s {
-			text := string(c)
-			if c == '\t' && size > 0 {
-				text = r.spaces(size - column%size)
-			} else if c == '\t' {
-				text = ""
-			}
-			r.put(text)
-			if column += utf8.RuneCountInString(text); c == '\n' || c == '\r' {
-				column = 0
-			}
-		}
-	})
-}
-
-var word = regexp.MustCompile(`[^\s\v\x1c-\x1f\x{85}\pZ]+`)
-
 func split(right bool) any {
-	return func(s string, separator any, n int) any {
-		var parts [][]int // ranges of s, from the left
+	return func(r *run, s string, separator any, n int) any {
+		var parts [][2]int // ranges of s
+		from := 0
 		if separator == nil {
-			parts = word.FindAllStringIndex(s, -1)
+			r.spend(24 * len(s))
+			for to, c := range s + " " {
+				if isSpace(c) && from < to {
+					parts = append(parts, [2]int{from, to})
+				}
+				if isSpace(c) {
+					from = to + utf8.RuneLen(c)
+				}
+			}
 		} else {
 			sep := as[string](separator)
 			check(sep != "", "ValueError: empty separator")
-			from := 0
-			for _, part := range strings.Split(s, sep) {
-				parts = append(parts, []int{from, from + len(part)})
+			for part := range strings.SplitSeq(s, sep) {
+				parts = append(parts, [2]int{from, from + len(part)})
 				from += len(part) + len(sep)
 			}
 		}
@@ -200,13 +163,14 @@ func split(right bool) any {
 			parts[last-n][0] = 0
 			parts = parts[last-n:]
 		} else if n >= 0 && n <= last {
-			parts = append(parts[:n], []int{parts[n][0], len(s)})
+			parts[n][1] = len(s)
+			parts = parts[:n+1]
 		}
 		texts := make([]string, len(parts))
 		for i, p := range parts {
 			texts[i] = s[p[0]:p[1]]
 		}
-		return list(texts)
+		return texts
 	}
 }
 
@@ -246,7 +210,7 @@ var globals = map[string]any{
 		repr := fmt.Sprintf("range(%d, %d, %d)", start, stop, step)
 		return &seq{kind: "range", repr: strings.Replace(repr, ", 1)", ")", 1), items: items}
 	},
-	"global strftime_now(format)": func(r *run, format any) any { return r.strftime(as[string](format)) },
+	"global strftime_now(format)": (*run).strftime,
 }
 
 func unsupported([]any, *dict) any { return fail("this function is not supported") }

@@ -338,6 +338,7 @@ func (p *parser) filter(of expr, what string) expr {
 	label := p.name()
 	f, ok := p.library[what][label]
 	check(ok, "TemplateAssertionError: no %s named '%s'", what, label)
+	check(what == "filter" || !p.is("is", "is not", "not in"), "TemplateSyntaxError: tests cannot be chained")
 	values := []expr{of}
 	if t := p.tokens[0]; what == "test" && (t.kind == str || t.kind == number || p.is("[", "{") ||
 		t.kind == name && !p.is("else", "or", "and")) {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"math"
 	"math/big"
-	"reflect"
 	"strings"
 )
 
@@ -38,24 +37,20 @@ func list[T any](parts []T) *seq {
 func tuple(items ...any) *seq { return &seq{kind: "tuple", items: items} }
 
 func generator(items []any) *seq {
-	return &seq{kind: "generator", items: items, repr: "<generator object at 0x0>"}
+	return &seq{kind: "generator", items: items}
 }
 
 // key is the Go value that stands for k among a dict's keys: equal numbers are one, and tuples go by what they hold.
 func (r *run) key(k any) any {
-	switch kind := typeName(k); kind {
-	case "list", "dict":
-		fail("TypeError: unhashable type: '%s'", kind)
-	case "tuple":
-		return [1]string{r.repr(k)}
-	case "int", "bool", "float":
-		if f, ok := k.(float64); ok && f != math.Trunc(f) || ok && !finite(f) {
-			return k
-		}
-		i, _ := newFloat(k).Int(nil)
-		if k = normal(i); typeName(k) == "int" && !i.IsInt64() {
-			return [2]string{i.String()}
-		}
+	kind := typeName(k)
+	check(kind != "list" && kind != "dict", "TypeError: unhashable type: '%s'", kind)
+	if f, ok := k.(float64); ok && f == math.Trunc(f) && finite(f) {
+		k = whole(f)
+	}
+	if i := integer(k); i != nil {
+		return [1]string{i.String()}
+	} else if kind == "tuple" {
+		return [2]string{r.repr(k)}
 	}
 	return k
 }
@@ -138,19 +133,33 @@ func (r *run) decode(dec *json.Decoder) any {
 	return token
 }
 
-var typeNames = map[reflect.Type]string{
-	nil: "NoneType", reflect.TypeFor[bool](): "bool", reflect.TypeFor[int](): "int", reflect.TypeFor[*big.Int](): "int",
-	reflect.TypeFor[float64](): "float", reflect.TypeFor[string](): "str", reflect.TypeFor[markup](): "Markup",
-	reflect.TypeFor[*dict](): "dict", reflect.TypeFor[*namespace](): "Namespace", reflect.TypeFor[*loop](): "LoopContext",
-	reflect.TypeFor[*function](): "function", reflect.TypeFor[undefined](): "Undefined",
-}
-
 // typeName is Python's name of a value's type.
 func typeName(v any) string {
-	if s, ok := v.(*seq); ok {
-		return s.kind
+	switch v := v.(type) {
+	case nil:
+		return "NoneType"
+	case bool:
+		return "bool"
+	case int, *big.Int:
+		return "int"
+	case float64:
+		return "float"
+	case string:
+		return "str"
+	case markup:
+		return "Markup"
+	case *seq:
+		return v.kind
+	case *dict:
+		return "dict"
+	case *namespace:
+		return "Namespace"
+	case *loop:
+		return "LoopContext"
+	case undefined:
+		return "Undefined"
 	}
-	return typeNames[reflect.TypeOf(v)]
+	return "function"
 }
 
 // size is what making a value counts for.
@@ -161,6 +170,8 @@ func size(v any) int {
 	case *big.Int:
 		return v.BitLen()
 	case string:
+		return len(v)
+	case markup:
 		return len(v)
 	}
 	return 0
@@ -182,7 +193,7 @@ func truth(v any) bool {
 func (r *run) iterate(v any) []any {
 	switch v := v.(type) {
 	case string:
-		r.spend(8 * len(v))
+		r.spend(24 * len(v))
 		return list(strings.Split(v, "")).items
 	case *seq:
 		items := v.items
@@ -199,10 +210,15 @@ func (r *run) iterate(v any) []any {
 	return nil
 }
 
+// mustExist is for values that something is done with: not for undefined ones, and not for escaped text, which would escape
+// what it meets.
 func mustExist(values ...any) {
 	for _, v := range values {
-		if u, ok := v.(undefined); ok {
-			fail("%s", string(u))
+		switch v := v.(type) {
+		case undefined:
+			fail("%s", string(v))
+		case markup:
+			fail("text that is escaped or safe can only be shown")
 		}
 	}
 }

@@ -58,6 +58,8 @@ func (w *writer) value(v any, newline string) {
 			fail(notJSON, v.kind)
 		case v.repr != "":
 			w.put(v.repr)
+		case v.kind == "generator" || v.kind == "range":
+			fail("TypeError: an iterator or part of a range has no text; it can become a list")
 		case v.kind == "list" || w.json:
 			w.members("[", v.items, "]", newline, w.value)
 		case v.kind == "tuple" && len(v.items) == 1:
@@ -65,7 +67,6 @@ func (w *writer) value(v any, newline string) {
 		case v.kind == "tuple":
 			w.members("(", v.items, ")", newline, w.value)
 		default:
-			check(v.kind != "range", "TypeError: part of a range cannot be written")
 			w.members(v.kind+"([", v.items, "])", newline, w.value)
 		}
 	default:
