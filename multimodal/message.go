@@ -168,24 +168,14 @@ func (m Message) forTemplate() (json.RawMessage, error) {
 	return m.MarshalJSON()
 }
 
-// normalized is a message as apply_chat_template changes it: without keys whose value is null, with its thoughts under
-// reasoning_content and thinking whatever they were called, and with parts of type image for image_url.
+// normalized is a message as apply_chat_template changes it: without keys whose value is null, and with its thoughts under
+// reasoning_content and thinking whatever they were called.
 func normalized(raw json.RawMessage) (json.RawMessage, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &fields); err != nil || fields == nil {
 		return nil, fmt.Errorf("a message must be a JSON object, not %.40s", raw)
 	}
 	maps.DeleteFunc(fields, func(_ string, v json.RawMessage) bool { return string(v) == "null" })
-	var parts []json.RawMessage
-	if json.Unmarshal(fields["content"], &parts) == nil {
-		for i, raw := range parts {
-			var p part
-			if json.Unmarshal(raw, &p) == nil && p.Type == "image_url" && p.ImageURL != nil {
-				parts[i], _ = json.Marshal(map[string]string{"type": "image", "url": p.imageURL()}) // of texts: cannot fail
-			}
-		}
-		fields["content"], _ = json.Marshal(parts) // has just been read
-	}
 	var pairs []string
 	add := func(key string, value json.RawMessage) {
 		if value != nil {

@@ -81,7 +81,7 @@ func TestImagesAreListedInTheOrderOfTheConversation(t *testing.T) {
 	}
 	chat, _ := toyChat(t, "{% for m in messages %}{{ m.content|tojson }}{% endfor %}", "", "")
 	if text, err := chat.Render(msgs[1:2], RenderOptions{}); err != nil ||
-		text != `[{"type": "image", "image": "a.png"}, {"type": "text", "text": "?"}, {"type": "image", "url": "data:b"}]` {
+		text != `[{"type": "image", "image": "a.png"}, {"type": "text", "text": "?"}, {"type": "image_url", "image_url": {"url": "data:b"}}]` {
 		t.Errorf("the template got %s, %v", text, err)
 	}
 	if _, err := Images([]Message{{Parts: json.RawMessage(`{}`)}}); err == nil {
@@ -98,7 +98,7 @@ func TestMessagesInJSONReachTheTemplateAsApplyChatTemplatePassesThem(t *testing.
 			`"content": "<c>", "reasoning_content": "r"}]`,
 		`[{"reasoning_content":"r","thinking":"t"}]`:                         `[{"thinking": "t", "reasoning_content": "r"}]`,
 		`[{"role":"a","role":"b"}]`:                                          `[{"role": "b"}]`,
-		`[{"content":[{"type":"image_url","image_url":"u"},{"z":1,"y":2}]}]`: `[{"content": [{"type": "image", "url": "u"}, {"z": 1, "y": 2}]}]`,
+		`[{"content":[{"type":"image_url","image_url":"u"},{"z":1,"y":2}]}]`: `[{"content": [{"type": "image_url", "image_url": "u"}, {"z": 1, "y": 2}]}]`,
 	} {
 		if got, err := chat.RenderJSON(json.RawMessage(given), RenderOptions{}); err != nil || got != want {
 			t.Errorf("%s: %s, %v; want %s", given, got, err, want)

@@ -243,14 +243,22 @@ func at[T any](items []T, i int) any {
 // slice is v[from:to:by].
 func (r *run) slice(v, from, to, by any) any {
 	mustExist(v)
-	kind, step := typeName(v), 1
-	check(slices.Contains([]string{"str", "list", "tuple", "range"}, kind), "TypeError: '%s' object cannot be sliced", kind)
-	items := r.iterate(v)
+	r.spend(size(v))
+	if s, ok := v.(string); ok {
+		r.spend(8 * len(s))
+		return string(cut([]rune(s), from, to, by))
+	}
+	kind := typeName(v)
+	check(slices.Contains([]string{"list", "tuple", "range"}, kind), "TypeError: '%s' object cannot be sliced", kind)
+	return &seq{kind: kind, items: cut(v.(*seq).items, from, to, by)}
+}
+
+func cut[T any](items []T, from, to, by any) []T {
+	step, low, high := 1, 0, len(items) // bounds are cut to low and high
 	if by != nil {
 		step = small(by)
 	}
 	check(step != 0, "ValueError: slice step cannot be zero")
-	low, high := 0, len(items) // what bounds are cut to
 	if step < 0 {
 		low, high = -1, len(items)-1
 	}
@@ -268,15 +276,11 @@ func (r *run) slice(v, from, to, by any) any {
 	if step < 0 {
 		first, last = bound(from, high), bound(to, low)
 	}
-	part := []any{}
+	part := []T{}
 	for i := first; (last-i)*step > 0; i += step {
 		part = append(part, items[i])
 	}
-	r.spend(perValue * len(part))
-	if kind == "str" {
-		return r.join(part, "")
-	}
-	return &seq{kind: kind, items: part}
+	return part
 }
 
 // join writes items one behind the other.

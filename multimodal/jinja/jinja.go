@@ -26,11 +26,11 @@ import (
 
 // A template is data from a model's author, so what it can use is limited.
 const (
-	maxSource = 1 << 20   // bytes of template
-	maxTokens = 1 << 16   // in its tags and between them
-	maxDepth  = 400       // statements, brackets, operators, calls or parts of a value within each other
-	maxWork   = 128 << 20 // bytes that a rendering reads or makes, kept or not
-	perValue  = 80        // bytes that a value which is read or kept counts for, beside its text
+	maxSource = 1 << 20  // bytes of template
+	maxTokens = 1 << 16  // in its tags and between them
+	maxDepth  = 400      // statements, brackets, operators, calls or parts of a value within each other
+	maxWork   = 64 << 20 // bytes that a rendering reads or makes, kept or not
+	perValue  = 80       // bytes that a value which is read or kept counts for, beside its text
 )
 
 // Error is what Parse and Render return.
