@@ -169,36 +169,33 @@ func (m Message) forTemplate() (json.RawMessage, error) {
 }
 
 // normalized is a message as apply_chat_template changes it: without keys whose value is null, and with its thoughts under
-// reasoning_content and thinking whatever they were called.
+// reasoning_content and thinking whatever they were called. Keys keep their order; of equal ones the last counts.
 func normalized(raw json.RawMessage) (json.RawMessage, error) {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &fields); err != nil || fields == nil {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
 		return nil, fmt.Errorf("a message must be a JSON object, not %.40s", raw)
 	}
-	maps.DeleteFunc(fields, func(_ string, v json.RawMessage) bool { return string(v) == "null" })
 	var pairs []string
+	fields := map[string]json.RawMessage{}
 	add := func(key string, value json.RawMessage) {
-		if value != nil {
-			quoted, _ := json.Marshal(key) // of a text: cannot fail
-			pairs = append(pairs, string(quoted)+":"+string(value))
+		quoted, _ := json.Marshal(key) // of a text: cannot fail
+		pairs, fields[key] = append(pairs, string(quoted)+":"+string(value)), value
+	}
+	for dec.More() {
+		key, _ := dec.Token()
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil, err
+		} else if string(value) != "null" {
+			add(key.(string), value)
 		}
 	}
-	var thoughts json.RawMessage
-	for _, key := range []string{"reasoning", "thinking", "reasoning_content"} {
-		if fields[key] != nil {
-			thoughts = fields[key]
-		}
-	}
-	add("thinking", thoughts)
-	for dec := json.NewDecoder(bytes.NewReader(raw)); ; { // in the order given; of equal keys the last counts
-		if token, err := dec.Token(); err != nil {
+	for _, key := range []string{"reasoning_content", "thinking", "reasoning"} {
+		if thoughts := fields[key]; thoughts != nil {
+			pairs = slices.Insert(pairs, 0, `"thinking":`+string(thoughts))
+			add("reasoning_content", thoughts)
 			break
-		} else if key, ok := token.(string); ok {
-			add(key, fields[key])
-			var value json.RawMessage
-			_ = dec.Decode(&value) // has been read before
 		}
 	}
-	add("reasoning_content", thoughts)
 	return json.RawMessage("{" + strings.Join(pairs, ",") + "}"), nil
 }

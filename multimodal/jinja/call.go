@@ -21,8 +21,7 @@ type (
 	signature struct {
 		params   []string
 		defaults []expr          // nil: none
-		rest     bool            // takes more arguments: a list and a dict of them stand behind the others
-		special  map[string]bool // which of varargs, kwargs and caller a macro knows
+		special  map[string]bool // which of varargs, kwargs and caller it takes; a built-in, as its last arguments
 	}
 	absent struct{}
 )
@@ -132,7 +131,7 @@ func (r *run) call(f *function, pos []any, named *dict) (v any) {
 			others.put(r, k, v)
 		}
 	}
-	ok := (f.rest || f.special["varargs"] || n == len(pos)) && (f.rest || f.special["kwargs"] || len(others.keys) == 0)
+	ok := (f.special["varargs"] || n == len(pos)) && (f.special["kwargs"] || len(others.keys) == 0)
 	do := func(*run) {
 		for i, param := range f.params {
 			if args[i] == (absent{}) && f.defaults[i] != nil {
@@ -143,12 +142,13 @@ func (r *run) call(f *function, pos []any, named *dict) (v any) {
 				r.scope.vars[param] = args[i]
 			}
 		}
-		for name := range f.special {
-			r.scope.vars[name] = special[name]
-		}
 		check(ok, "TypeError: the arguments of %s are %v", f.label, f.params)
-		if f.rest {
-			args = append(args, list(pos[n:]), others)
+		for name := range f.special {
+			if f.around != nil {
+				r.scope.vars[name] = special[name]
+			} else if name == "varargs" {
+				args = append(args, special["varargs"], others)
+			}
 		}
 		v = f.do(r, args)
 	}

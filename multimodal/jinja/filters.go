@@ -142,6 +142,18 @@ var filters = map[string]any{
 	"filter safe(v)":              func(r *run, v any) any { return markup(r.str(v)) },
 	"filter select(items, *)":     choose(false, true),
 	"filter selectattr(items, *)": choose(true, true),
+	"filter slice(items, slices, fill_with=none)": func(items []any, n int, fill any) any {
+		check(n > 0 && n <= 1<<16, "ZeroDivisionError or MemoryError: %d slices", n)
+		parts, size, longer := []any{}, len(items)/n, len(items)%n
+		for i := range n {
+			part := list(items[i*size+min(i, longer) : (i+1)*size+min(i+1, longer)])
+			if fill != nil && i >= longer {
+				part.items = append(part.items, fill)
+			}
+			parts = append(parts, part)
+		}
+		return generator(parts)
+	},
 	"filter sort(items, reverse=false, case_sensitive=false, attribute=none)": func(r *run, items []any, reverse, sensitive bool, path any) any {
 		return r.sorted(items, r.getter(path, sensitive), reverse)
 	},

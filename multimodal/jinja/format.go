@@ -19,8 +19,7 @@ type layout struct {
 
 var (
 	directive  = regexp.MustCompile(`(?s)%(?:\((\w+)\))?([-+ 0]*)(\d{0,6})(\.\d{1,2})?(.?)`)
-	field      = regexp.MustCompile(`(?s)\{\{|\}\}|\{(\w*)((?:\.\w+|\[\w+\])*)(?:!([rs]))?(?::([^{}]*))?\}|[{}]`)
-	fieldPath  = regexp.MustCompile(`\.(\w+)|\[(\w+)\]`)
+	field      = regexp.MustCompile(`(?s)\{\{|\}\}|\{(\w*)(?:!([rs]))?(?::([^{}]*))?\}|[{}]`)
 	fieldShape = regexp.MustCompile(`(?s)^(?:(.)?([<>=^]))?([-+ ]?)(0?)(\d{0,6})(,?)(\.\d{1,2})?([a-zA-Z%]?)$`)
 )
 
@@ -85,25 +84,16 @@ func (r *run) format(format string, pos []any, named *dict) string {
 			auto++
 		}
 		check(ok && len(text) > 1 && (auto == 0 || !manual), "ValueError, KeyError or IndexError: malformed field %s, or no argument for it", text)
-		for _, step := range fieldPath.FindAllStringSubmatch(m[2], -1) {
-			if i, err := strconv.Atoi(step[2]); err == nil {
-				v = r.member(v, i, item, attribute)
-			} else if step[2] != "" {
-				v = r.member(v, step[2], item, attribute)
-			} else {
-				v = r.member(v, step[1], attribute, item)
-			}
-		}
-		if m[3] == "r" {
+		if m[2] == "r" {
 			v = r.repr(v)
-		} else if m[3] == "s" || m[4] == "" {
+		} else if m[2] == "s" || m[3] == "" {
 			v = r.str(v)
 		}
-		shape := fieldShape.FindStringSubmatch(m[4])
-		check(shape != nil, "ValueError: invalid or unsupported format %q", m[4])
+		shape := fieldShape.FindStringSubmatch(m[3])
+		check(shape != nil, "ValueError: invalid or unsupported format %q", m[3])
 		l := layout{fill: shape[1], align: shape[2], sign: strings.Trim(shape[3], "-"), width: shape[5], comma: shape[6] != "", precision: shape[7], verb: shape[8]}
 		if kind := typeName(v); kind == "str" {
-			check(l.align != "=" && l.sign == "" && shape[4] == "", "ValueError: format %q of text", m[4])
+			check(l.align != "=" && l.sign == "" && shape[4] == "", "ValueError: format %q of text", m[3])
 			l.align, l.verb = cmp.Or(l.align, "<"), cmp.Or(l.verb, "s")
 		} else if l.verb == "" {
 			l.verb = map[string]string{"int": "d", "bool": "d", "float": "shortest"}[kind]

@@ -3,7 +3,7 @@
 //
 // # Language
 //
-// Statements: if, for (filter, else, recursive), break, continue, set (also block and namespace form), with, filter, macro,
+// Statements: if, for (filter, else, recursive), break, continue, set (also block and namespace form), filter, macro,
 // call, raw, generation (renders its body). Expressions: Jinja's, with Python's arithmetic, slices, "%", str.format and
 // methods. What can be called is listed in builtins.jinja, where the language can say it, and in the tables filters, tests,
 // globals and methods; what Parse does not know is its error.

@@ -282,7 +282,8 @@ func (p *parser) subscript(of expr) expr {
 func (p *parser) signature() (s signature) {
 	p.expect("(")
 	p.commas(")", func() {
-		if s.rest = p.has("*"); s.rest {
+		if p.has("*") {
+			s.special = map[string]bool{"varargs": true, "kwargs": true}
 			return
 		}
 		s.params, s.defaults = append(s.params, p.name()), append(s.defaults, nil)

@@ -88,8 +88,6 @@ func (p *parser) statement(tag string) stmt {
 		e := p.filters(p.filter(captured(&content), "filter"))
 		content = p.content("endfilter")
 		return func(r *run) { r.put(r.str(e(r))) }
-	case "with":
-		return p.with()
 	case "generation": // marks what the model wrote; here only a scope
 		loops := p.loops
 		p.loops = 0
@@ -190,27 +188,6 @@ func (p *parser) filters(e expr) expr {
 	return e
 }
 
-func (p *parser) with() stmt {
-	var assigns []func(*run, any)
-	var values []expr
-	p.commas("%}", func() {
-		assigns = append(assigns, p.target())
-		p.expect("=")
-		values = append(values, p.expression())
-	})
-	body, _ := p.body("endwith")
-	p.expect("%}")
-	return func(r *run) {
-		given := eval(r, values)
-		r.within(r.scope, func(r *run) {
-			for i, assign := range assigns {
-				assign(r, given[i])
-			}
-			body(r)
-		})
-	}
-}
-
 // loop is the variable of that name within a for.
 type loop struct {
 	items    []any
@@ -279,11 +256,11 @@ func (r *run) keep(items []any, pass func(any) bool) []any {
 func (p *parser) macro(label string, s signature, closing string) func(*run) *function {
 	loops, special := p.loops, p.special
 	p.loops, p.special = 0, map[string]bool{} // a loop around the macro cannot be left from within
+	check(s.special == nil, "TemplateSyntaxError: expected token 'name', got '*'")
 	body := p.content(closing)
 	s.special = p.special
 	maps.DeleteFunc(s.special, func(name string, known bool) bool { return !known || slices.Contains(s.params, name) })
 	p.loops, p.special = loops, special
-	check(!s.rest, "TemplateSyntaxError: expected token 'name', got '*'")
 	for i, param := range s.params {
 		if s.defaults[i] == nil {
 			s.defaults[i] = constant(undefined("UndefinedError: parameter '" + param + "' was not provided"))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math"
 	"math/big"
+	"reflect"
 	"strings"
 )
 
@@ -133,33 +134,19 @@ func (r *run) decode(dec *json.Decoder) any {
 	return token
 }
 
+var typeNames = map[reflect.Type]string{
+	nil: "NoneType", reflect.TypeFor[bool](): "bool", reflect.TypeFor[int](): "int", reflect.TypeFor[*big.Int](): "int",
+	reflect.TypeFor[float64](): "float", reflect.TypeFor[string](): "str", reflect.TypeFor[markup](): "Markup",
+	reflect.TypeFor[*dict](): "dict", reflect.TypeFor[*namespace](): "Namespace", reflect.TypeFor[*loop](): "LoopContext",
+	reflect.TypeFor[*function](): "function", reflect.TypeFor[undefined](): "Undefined",
+}
+
 // typeName is Python's name of a value's type.
 func typeName(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "NoneType"
-	case bool:
-		return "bool"
-	case int, *big.Int:
-		return "int"
-	case float64:
-		return "float"
-	case string:
-		return "str"
-	case markup:
-		return "Markup"
-	case *seq:
-		return v.kind
-	case *dict:
-		return "dict"
-	case *namespace:
-		return "Namespace"
-	case *loop:
-		return "LoopContext"
-	case undefined:
-		return "Undefined"
+	if s, ok := v.(*seq); ok {
+		return s.kind
 	}
-	return "function"
+	return typeNames[reflect.TypeOf(v)]
 }
 
 // size is what making a value counts for.
