@@ -12,12 +12,12 @@ import (
 )
 
 // Message is one turn of a conversation, in the JSON of the OpenAI chat API: content that is missing or null is the empty
-// string, content whose parts are all text is their text, and keys not listed here are kept in Extra and reach the chat
+// string, content in parts is the text of the parts, and keys not listed here are kept in Extra and reach the chat
 // template. Messages that must reach it exactly as they were given go to Chat.RenderJSON instead.
 type Message struct {
 	Role       string          `json:"role"`
 	Content    string          `json:"content"`
-	Parts      json.RawMessage `json:"-"`                           // the content as given, where not all of it is text: Content is the text
+	Parts      json.RawMessage `json:"-"`                           // the content as given, where not all of it is text
 	Reasoning  string          `json:"reasoning_content,omitempty"` // thoughts that the client keeps apart from the content
 	Name       string          `json:"name,omitempty"`
 	ToolCallID string          `json:"tool_call_id,omitempty"`

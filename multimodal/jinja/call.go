@@ -77,12 +77,13 @@ func adapt(f any) native {
 	return func(r *run, args []any) any {
 		in := make([]reflect.Value, t.NumIn())
 		in[0] = reflect.ValueOf(r)
+		safe := false // text that a filter takes marked, it gives back marked
 		for i, v := range args {
 			param := reflect.New(t.In(first + i))
 			switch param.Interface().(type) {
 			case *string:
-				if _, safe := v.(markup); i == 0 && !safe {
-					v = r.str(v)
+				if i == 0 {
+					safe, v = typeName(v) == "Markup", r.str(v)
 				}
 				v = as[string](v)
 			case *int:
@@ -104,6 +105,11 @@ func adapt(f any) native {
 			return list(out)
 		case []any:
 			return list(out)
+		case string:
+			if safe {
+				return markup(out)
+			}
+			return out
 		default:
 			return out
 		}
@@ -217,7 +223,7 @@ func item(r *run, v, key any) (any, bool) {
 		return d.get(r, key)
 	}
 	i := integer(key)
-	if i == nil || !slices.Contains([]string{"str", "list", "tuple", "range"}, kind) {
+	if i == nil || i.BitLen() > 36 || !slices.Contains([]string{"str", "list", "tuple", "range"}, kind) {
 		return nil, false
 	}
 	if s, ok := v.(string); ok {

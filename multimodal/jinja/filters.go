@@ -26,17 +26,12 @@ var filters = map[string]any{
 	},
 	"filter count|length(items)": func(r *run, v any) any {
 		check(typeName(v) != "generator", "TypeError: object of type 'generator' has no len()")
-		if s, ok := v.(string); ok {
+		if s, ok := plain(v).(string); ok {
 			return utf8.RuneCountInString(s)
 		}
 		return len(r.iterate(v))
 	},
-	"filter e|escape(v)": func(r *run, v any) any {
-		if _, safe := v.(markup); safe {
-			return v
-		}
-		return markup(escapes.Replace(r.str(v)))
-	},
+	"filter e|escape(v)": (*run).escape,
 	"filter float(v, default=0.0)": func(v, standard any) any {
 		if f, ok := readFloat(v); ok {
 			return f
@@ -50,7 +45,8 @@ var filters = map[string]any{
 		}
 		return r.percent(s, tuple(args...))
 	},
-	"filter groupby(items, attribute, default=none, case_sensitive=false)": func(r *run, items []any, path, standard any, sensitive bool) any {
+	"filter groupby(items, attribute, default=none, case_sensitive=false)": func(
+		r *run, items []any, path, standard any, sensitive bool) any {
 		get, groups := r.getter(path, sensitive, standard), []any{}
 		items = r.sorted(items, get, false)
 		for i, v := range items {
@@ -154,7 +150,8 @@ var filters = map[string]any{
 		}
 		return generator(parts)
 	},
-	"filter sort(items, reverse=false, case_sensitive=false, attribute=none)": func(r *run, items []any, reverse, sensitive bool, path any) any {
+	"filter sort(items, reverse=false, case_sensitive=false, attribute=none)": func(
+		r *run, items []any, reverse, sensitive bool, path any) any {
 		return r.sorted(items, r.getter(path, sensitive), reverse)
 	},
 	"filter sum(items, attribute=none, start=0)": func(r *run, items []any, path, sum any) any {
@@ -170,7 +167,8 @@ var filters = map[string]any{
 			return r.upper(word[:n]) + r.lower(word[n:])
 		})
 	},
-	"filter tojson(v, ensure_ascii=false, indent=none, separators=none, sort_keys=false)": func(r *run, v any, ascii bool, indent, separators any, sort bool) any {
+	"filter tojson(v, ensure_ascii=false, indent=none, separators=none, sort_keys=false)": func(
+		r *run, v any, ascii bool, indent, separators any, sort bool) any {
 		w := writer{json: true, comma: ", ", colon: ": ", ascii: ascii, sort: sort}
 		if indent != nil {
 			w.newline, w.indent, w.comma = "\n", r.spaces(indent), ","
@@ -216,6 +214,15 @@ var (
 	grouped   = regexp.MustCompile(`\d+(?:_\d+)+`)
 	escapes   = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;")
 )
+
+// escape is for HTML what v shows.
+func (r *run) escape(v any) markup {
+	r.spend(size(v))
+	if safe, ok := v.(markup); ok {
+		return safe
+	}
+	return markup(escapes.Replace(r.str(v)))
+}
 
 // ungroup takes the underscores out of groups of digits.
 func ungroup(s string) string {
@@ -294,7 +301,7 @@ func mapped(r *run, v any, args []any, named *dict) any {
 		return generator(r.each(items, r.applied("filter", args, named)))
 	}
 	standard, hasDefault := named.get(r, "default")
-	check(len(args) == 0 && (len(named.keys) == 1 || hasDefault && len(named.keys) == 2), "FilterArgumentError: unexpected argument of map")
+	check(len(args) == 0 && (len(named.keys) == 1 || hasDefault && len(named.keys) == 2), "FilterArgumentError: arguments of map")
 	return generator(r.each(items, r.getter(path, true, standard)))
 }
 

@@ -83,7 +83,7 @@ func (r *run) format(format string, pos []any, named *dict) string {
 		if manual = manual || err == nil && m[1] != ""; m[1] == "" {
 			auto++
 		}
-		check(ok && len(text) > 1 && (auto == 0 || !manual), "ValueError, KeyError or IndexError: malformed field %s, or no argument for it", text)
+		check(ok && len(text) > 1 && (auto == 0 || !manual), "ValueError, KeyError or IndexError: wrong field %s", text)
 		if m[2] == "r" {
 			v = r.repr(v)
 		} else if m[2] == "s" || m[3] == "" {
@@ -91,7 +91,8 @@ func (r *run) format(format string, pos []any, named *dict) string {
 		}
 		shape := fieldShape.FindStringSubmatch(m[3])
 		check(shape != nil, "ValueError: invalid or unsupported format %q", m[3])
-		l := layout{fill: shape[1], align: shape[2], sign: strings.Trim(shape[3], "-"), width: shape[5], comma: shape[6] != "", precision: shape[7], verb: shape[8]}
+		l := layout{fill: shape[1], align: shape[2], sign: strings.Trim(shape[3], "-"), width: shape[5], comma: shape[6] != "",
+			precision: shape[7], verb: shape[8]}
 		if kind := typeName(v); kind == "str" {
 			check(l.align != "=" && l.sign == "" && shape[4] == "", "ValueError: format %q of text", m[3])
 			l.align, l.verb = cmp.Or(l.align, "<"), cmp.Or(l.verb, "s")

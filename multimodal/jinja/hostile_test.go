@@ -10,11 +10,21 @@ import (
 )
 
 var hostile = map[string]string{
-	"nested loops": strings.Repeat("{% for i in range(100000) %}", 5) + "x" + strings.Repeat("{% endfor %}", 5),
-	"empty loops":  strings.Repeat("{% for i in range(100000) %}", 5) + strings.Repeat("{% endfor %}", 5),
-	"growing text": "{% set n = namespace(s='x') %}{% for i in range(100) %}{% set n.s = n.s + n.s %}{% endfor %}",
-	"growing list": "{% set n = namespace(l=[1]) %}{% for i in range(100) %}{% set n.l = n.l + n.l %}{% endfor %}",
-	"shared list":  "{% set n = namespace(l=[1]) %}{% for i in range(100) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l }}",
+	"recursive loop": "{% for i in l recursive %}{{ loop(l) }}{% endfor %}{% for i in [1] recursive %}{{ loop([1, 2]) }}{% endfor %}",
+	"callers":        "{% macro f() %}{% call f() %}{{ caller() }}{% endcall %}{% endmacro %}{% call f() %}x{% endcall %}",
+	"cyclic":         "{% set n = namespace() %}{% set n.n = n %}{{ n.n.n.n }}",
+	"big integers":   "{% set n = namespace(i=3) %}{% for i in range(100) %}{% set n.i = n.i * n.i %}{% endfor %}",
+	"big digits":     "{% set i = 7 ** 20000 %}{% for j in range(100000) %}{% set x = i * i // i %}{% endfor %}",
+	"wide format":    "{{ '%999999d' % 1 }}{{ ('%999999d' * 1000) % range(1000) }}",
+	"case":           "{% set s = 'É' * 1000000 %}{% for i in range(100000) %}{% set x = s|title %}{% endfor %}",
+	"groups":         "{% set l = range(100000)|list %}{% for i in range(1000) %}{% set x = l|groupby('real') %}{% endfor %}",
+	"unique":         "{% set l = range(100000)|list %}{% for i in range(1000) %}{% set x = l|unique|list %}{% endfor %}",
+	"fill":           "{{ [1]|batch(100000000, 1)|list }}",
+	"nested loops":   strings.Repeat("{% for i in range(100000) %}", 5) + "x" + strings.Repeat("{% endfor %}", 5),
+	"empty loops":    strings.Repeat("{% for i in range(100000) %}", 5) + strings.Repeat("{% endfor %}", 5),
+	"growing text":   "{% set n = namespace(s='x') %}{% for i in range(100) %}{% set n.s = n.s + n.s %}{% endfor %}",
+	"growing list":   "{% set n = namespace(l=[1]) %}{% for i in range(100) %}{% set n.l = n.l + n.l %}{% endfor %}",
+	"shared list":    "{% set n = namespace(l=[1]) %}{% for i in range(100) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l }}",
 	"compared lists": "{% set n = namespace(l=[1], m=[1]) %}{% for i in range(99) %}{% set n.l = [n.l, n.l] %}" +
 		"{% set n.m = [n.m, n.m] %}{% endfor %}{{ n.l == n.m }}",
 	"shared JSON": "{% set n = namespace(l=[1]) %}{% for i in range(100) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l|tojson }}",
@@ -69,13 +79,16 @@ func TestATemplateWithoutEndIsAnErrorInBoundedTimeAndMemory(t *testing.T) {
 	for name, src := range hostile {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		start := time.Now()
-		tmpl, err := Parse(src)
-		if err == nil {
-			_, err = tmpl.Render(nil)
+		took, err := time.Hour, error(nil)
+		for tries := 0; tries < 3 && took > time.Second; tries++ { // other programs may hold the cores
+			start := time.Now()
+			var tmpl *Template
+			if tmpl, err = Parse(src); err == nil {
+				_, err = tmpl.Render(nil)
+			}
+			took = time.Since(start)
+			runtime.ReadMemStats(&after)
 		}
-		took := time.Since(start)
-		runtime.ReadMemStats(&after)
 		var e *Error
 		if !errors.As(err, &e) {
 			t.Errorf("%s: error %v", name, err)
@@ -164,7 +177,8 @@ func FuzzRender(f *testing.F) {
 		}
 		start := time.Now()
 		_, err = tmpl.Render(map[string]any{
-			"messages": json.RawMessage(messages), "x": json.RawMessage(`{"k":"v","l":[1,2.5,null,true]}`), "s": "hello world", "l": []any{1, 2, 3},
+			"messages": json.RawMessage(messages), "x": json.RawMessage(`{"k":"v","l":[1,2.5,null,true]}`), "s": "hello world",
+			"l": []any{1, 2, 3},
 		})
 		if err != nil && strings.Contains(err.Error(), "internal error") {
 			t.Error(err)

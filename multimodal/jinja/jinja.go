@@ -86,7 +86,8 @@ type Template struct {
 
 // Parse compiles a template. The error is an *Error.
 func Parse(src string) (t *Template, err error) {
-	p := &parser{library: builtins(), special: map[string]bool{}, position: position{source: strings.TrimSuffix(newlines.Replace(src), "\n")}}
+	src = strings.TrimSuffix(newlines.Replace(src), "\n")
+	p := &parser{library: builtins(), special: map[string]bool{}, position: position{source: src}}
 	defer p.recovered(&err)
 	check(len(src) <= maxSource, "template of %d bytes; at most %d are read", len(src), maxSource)
 	p.lex()

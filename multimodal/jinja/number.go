@@ -93,6 +93,9 @@ func (r *run) operate(op string, a, b any) any {
 	if s, ok := a.(string); ok && op == "%" {
 		return r.percent(s, b)
 	}
+	if x, y := typeName(a), typeName(b); op == "+" && (x == "Markup" && y == "str" || y == "Markup" && (x == "str" || x == "Markup")) {
+		return r.escape(a) + r.escape(b)
+	}
 	mustExist(a, b)
 	r.spend(size(a) + size(b))
 	if x, y := integer(a), integer(b); x != nil && y != nil && (op != "**" || y.Sign() >= 0) {
@@ -177,6 +180,7 @@ func modulo(x, y float64) float64 {
 
 // equal is Python's ==.
 func (r *run) equal(a, b any) bool {
+	a, b = plain(a), plain(b)
 	r.spend(perValue + min(size(a), size(b)))
 	if isNumber(a) && isNumber(b) {
 		return !isNaN(a) && !isNaN(b) && r.compare("==", a, b) == 0
@@ -233,9 +237,9 @@ func (r *run) compare(op string, a, b any) int {
 }
 
 func (r *run) contains(box, v any) bool {
-	switch box := box.(type) {
+	switch box := plain(box).(type) {
 	case string:
-		s, ok := v.(string)
+		s, ok := plain(v).(string)
 		check(ok, "TypeError: 'in <string>' requires string as left operand, not %s", typeName(v))
 		r.spend(len(box))
 		return strings.Contains(box, s)

@@ -26,6 +26,14 @@ type (
 	namespace struct{ dict }
 )
 
+// plain is v, which is a string if it is marked text.
+func plain(v any) any {
+	if m, ok := v.(markup); ok {
+		return string(m)
+	}
+	return v
+}
+
 // list is a list of copies.
 func list[T any](parts []T) *seq {
 	items := make([]any, len(parts))
@@ -43,6 +51,7 @@ func generator(items []any) *seq {
 
 // key is the Go value that stands for k among a dict's keys: equal numbers are one, and tuples go by what they hold.
 func (r *run) key(k any) any {
+	k = plain(k)
 	kind := typeName(k)
 	check(kind != "list" && kind != "dict", "TypeError: unhashable type: '%s'", kind)
 	if f, ok := k.(float64); ok && f == math.Trunc(f) && finite(f) {

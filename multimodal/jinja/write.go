@@ -43,6 +43,9 @@ type writer struct {
 func (w *writer) value(v any, newline string) {
 	defer w.deeper()()
 	w.spend(perValue)
+	if w.json {
+		v = plain(v)
+	}
 	switch v := v.(type) {
 	case string:
 		w.quote(v)
