@@ -55,6 +55,9 @@ const unknownType, controlType, userType = 2, 3, 4
 // float64. Its model is gpt2, byte-level BPE, whose unknown token is ignored because the models' own tokenizers have none, or
 // llama, SentencePiece's BPE.
 func ggufSource(meta map[string]any) (source, error) {
+	if name, ok := meta["tokenizer.ggml.model"]; !ok || name == "no_vocab" {
+		return nil, fmt.Errorf("metadata tokenizer.ggml.model is missing: the file has no tokenizer: %w", fs.ErrNotExist)
+	}
 	var err error
 	kind := metaValue[string](meta, "model", &err)
 	tokens := slices.Clone(metaValue[[]string](meta, "tokens", &err))
