@@ -2,10 +2,10 @@
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help go build lib cuda quickstart test lint loc asan bench soak gotorch
+.PHONY: help go build lib cuda quickstart test test-text lint loc asan bench soak gotorch
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 go:
 	@scripts/need go c++
@@ -32,6 +32,12 @@ test: build ## vet and run every test, at most 15 minutes
 	@scripts/python testing >/dev/null
 	go vet ./...
 	go test -count=1 -timeout 15m ./...
+
+test-text: go ## compare the tokenizers of six more models, which it fetches with npm
+	@scripts/tokenizers >/dev/null
+	@scripts/python testing >/dev/null
+	go vet -tags text ./multimodal
+	go test -count=1 -timeout 15m -tags text -run '^TestText' ./multimodal
 
 lint: go ## formatting, vet, staticcheck, package layout
 	@files="$$(gofmt -l .)"; [ -z "$$files" ] || { echo "not in gofmt's form:"; echo "$$files"; exit 1; }

@@ -40,7 +40,8 @@ func TestBadInputIsOneClearError(t *testing.T) {
 	}{
 		{"no config", nil, "-config is required"},
 		{"missing config", []string{"-config", "nowhere.toml"}, "nowhere.toml"},
-		{"stray argument", []string{"train"}, `unexpected argument "train"`},
+		{"stray argument", []string{"-config", "run.toml", "train"}, `unexpected argument "train"`},
+		{"unknown command", []string{"train"}, `unknown command "train"; known: generate, score, tokens`},
 		{"unknown key", []string{"-config", tiny(t, "[optim]\nlearning = 1")}, `run.toml:11`},
 		{"nearest key", []string{"-config", tiny(t, "[rollout]\nsample = 1")}, "samples"},
 		{"wrong type", []string{"-config", tiny(t, "[optim]\nlr = \"high\"")}, "lr"},
@@ -58,7 +59,7 @@ func TestBadInputIsOneClearError(t *testing.T) {
 		{"no reference model", []string{"-config", tiny(t, ""), "-set", "loss.kl_coef=0.1"}, "loss.kl_coef"},
 		{"mode", []string{"-config", tiny(t, ""), "-set", "mode=fly"}, `mode = "fly" is not known`},
 	} {
-		err := run(context.Background(), c.args, &bytes.Buffer{})
+		err := run(context.Background(), c.args, nil, nil, &bytes.Buffer{})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v does not say %q", c.name, err, c.want)
 		}
@@ -66,10 +67,17 @@ func TestBadInputIsOneClearError(t *testing.T) {
 }
 
 func TestHelpExplains(t *testing.T) {
-	var out bytes.Buffer
-	err := run(context.Background(), []string{"-h"}, &out)
-	if !errors.Is(err, flag.ErrHelp) || !strings.Contains(out.String(), "-set table.key=value") || !strings.Contains(out.String(), "-config file") {
-		t.Error(err, out.String())
+	overview := []string{"-set table.key=value", "-config file", "molt tokens ", "molt score ", "molt generate "}
+	for args, want := range map[string][]string{
+		"-h": overview, "help": overview, "tokens -h": {`"spans"`, "-model folder"}, "score -h": {`"entropy"`, "-top K"}, "generate --help": {`"finish"`, "-cache MB"},
+	} {
+		var out bytes.Buffer
+		err := run(context.Background(), strings.Fields(args), nil, nil, &out)
+		for _, text := range want {
+			if !errors.Is(err, flag.ErrHelp) || !strings.Contains(out.String(), text) {
+				t.Errorf("molt %s: %v, and no %s in\n%s", args, err, text, &out)
+			}
+		}
 	}
 }
 

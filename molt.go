@@ -8,8 +8,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -21,7 +23,7 @@ import (
 func Main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // from then on a signal has its usual effect
-	err := run(ctx, os.Args[1:], os.Stderr)
+	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return
@@ -41,15 +43,25 @@ type sets []string
 func (s *sets) String() string     { return strings.Join(*s, " ") }
 func (s *sets) Set(v string) error { *s = append(*s, v); return nil }
 
-func run(ctx context.Context, args []string, stderr io.Writer) error {
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == "help" {
+		args = []string{"-h"}
+	}
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		return runVerb(ctx, args[0], args[1:], stdin, stdout, stderr)
+	}
 	flags := flag.NewFlagSet("molt", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	path := flags.String("config", "", "the run, a TOML `file`; required")
 	var overrides sets
 	flags.Var(&overrides, "set", "override a value of the file: `table.key=value`, may be repeated")
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "molt trains a language model by reinforcement learning.\n\n"+
-			"  molt -config run.toml [-set optim.lr=1e-5 …]\n\nFlags:")
+		fmt.Fprintln(stderr, "molt trains a language model by reinforcement learning, and shows what it reads and writes.\n\n"+
+			"  molt -config run.toml [-set optim.lr=1e-5 …]")
+		for _, name := range slices.Sorted(maps.Keys(verbs)) {
+			fmt.Fprintf(stderr, "  molt %-8s -model DIR …   %s; -h explains\n", name, verbs[name].summary)
+		}
+		fmt.Fprintln(stderr, "\nFlags:")
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {

@@ -28,7 +28,7 @@ type job struct {
 	Name    string  `json:"name"`   // of the figure
 	Memory  string  `json:"memory"` // name of the figure of peak memory, where that is one
 	Rounds  int     `json:"rounds"` // processes of each side; medians count
-	Kind    string  `json:"kind"`   // "generate", "train", "grpo", "allreduce", "adamw" or "op"
+	Kind    string  `json:"kind"`   // "generate", "train", "grpo", "allreduce", "adamw", "op" or "encode"
 	DType   string  `json:"dtype"`
 	Threads int     `json:"threads"`
 	Models  string  `json:"models"`  // the folder that scripts/fetch and scripts/peers fill
@@ -60,6 +60,7 @@ func jobs(all bool) []job {
 		job{Name: "op_add", Rounds: 5, Kind: "op", DType: "float32", Steps: 50_000, Threads: 1},
 		job{Name: "op_linear", Rounds: 5, Kind: "op", DType: "float32", Steps: 50_000, Threads: 1},
 		job{Name: "op_backward", Rounds: 5, Kind: "op", DType: "float32", Steps: 10_000, Threads: 1},
+		job{Name: "encode_smollm2", Rounds: 5, Kind: "encode", DType: "float32", Steps: 50, Threads: 1},
 		job{Name: "adamw_135m", Rounds: 5, Kind: "adamw", DType: "float32", Steps: 20, LR: 1e-3})
 	return append(list, job{Name: "grpo_step_float32", Rounds: 1,
 		Kind: "grpo", DType: "float32", Batch: 8, Samples: 8, New: 12, Steps: 4, LR: 2e-5})
@@ -144,7 +145,7 @@ func compare(j job, commands ...[]string) (figures []figure, err error) {
 			return nil, fmt.Errorf("not the same work: first loss %v, the peer's %v; allowed: %v relative", r[0].Loss, r[1].Loss, tolerance)
 		}
 	}
-	unit := map[string]string{"generate": "tokens/s", "train": "tokens/s", "op": "µs"}[j.Kind]
+	unit := map[string]string{"generate": "tokens/s", "train": "tokens/s", "encode": "tokens/s", "op": "µs"}[j.Kind]
 	figures = append(figures, newFigure(j.Name, cmp.Or(unit, "s/step"), values, r[1].Bound))
 	if j.Memory != "" {
 		figures = append(figures, newFigure(j.Memory, "MiB", peaks, 0))

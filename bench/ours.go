@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,9 +14,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/molt-go/molt"
+	"github.com/molt-go/molt/multimodal"
 	"github.com/molt-go/molt/rollout"
 	"github.com/molt-go/molt/rollout/engine"
 	"github.com/molt-go/molt/torch"
@@ -42,6 +45,8 @@ func ours() error {
 		r, err = j.grpo(ctx)
 	case "adamw":
 		err = torch.Do(j.Threads, func(s *torch.Scope) error { r, err = j.adamw(s); return err })
+	case "encode":
+		r, err = j.encode()
 	case "generate":
 		err = torch.Do(j.Threads, func(s *torch.Scope) error { r, err = j.generate(ctx, s, dtype); return err })
 	case "allreduce":
@@ -96,6 +101,47 @@ func (j job) generate(ctx context.Context, s *torch.Scope, dtype torch.DType) (r
 	start := time.Now()
 	err = batch(j.New)
 	return report{Value: float64(j.Batch*j.New) / time.Since(start).Seconds()}, err
+}
+
+// encode measures the tokenizer on the reference's texts in languages of people and in the forms of chats, one after the other.
+func (j job) encode() (r report, err error) {
+	tok, err := multimodal.OpenTokenizer(j.model())
+	if err != nil {
+		return r, err
+	}
+	f, err := os.Open("testdata/reference/text/strings.jsonl.gz")
+	if err != nil {
+		return r, err
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return r, err
+	}
+	var texts []string
+	for d := json.NewDecoder(z); d.More(); {
+		var line struct{ Text, Kind string }
+		if err := d.Decode(&line); err != nil {
+			return r, err
+		}
+		if strings.HasPrefix(line.Kind, "lang_") || line.Kind == "chat" {
+			texts = append(texts, line.Text)
+		}
+	}
+	var start time.Time
+	for step := range 1 + j.Steps {
+		for _, text := range texts {
+			n := float64(len(tok.Encode(text)))
+			if r.Value += n; step == 0 {
+				r.Loss += n
+			}
+		}
+		if step == 0 {
+			r.Value, start = 0, time.Now()
+		}
+	}
+	r.Value /= time.Since(start).Seconds()
+	return r, nil
 }
 
 // train measures optimizer steps on the mean negative log-prob of all tokens but each row's first, with PyTorch's defaults of AdamW.

@@ -3,6 +3,7 @@
 peers.py export GGUF FOLDER   writes the model of a .gguf file as a Hugging Face folder
 peers.py run                  reads a job as JSON on standard input and prints a report as JSON: see both in main.go
 """
+import gzip
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 
+import tokenizers
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
@@ -166,6 +168,20 @@ def op(job):
     return {"value": min(times) / job["steps"] * 1e6, "loss": run().sum().item()}
 
 
+def encode(job):
+    tokenizer = tokenizers.Tokenizer.from_file(os.path.join(folder(job), "tokenizer.json"))
+    with gzip.open("testdata/reference/text/strings.jsonl.gz") as file:
+        lines = [json.loads(line) for line in file]
+    texts = [line["text"] for line in lines if line["kind"].startswith("lang_") or line["kind"] == "chat"]
+
+    def once():
+        return sum(len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)
+
+    count, start = once(), time.perf_counter()
+    total = sum(once() for _ in range(job["steps"]))
+    return {"value": total / (time.perf_counter() - start), "loss": count}
+
+
 def folder(job):
     return os.path.join(job["models"], "SmolLM2-135M-Instruct-hf")
 
@@ -181,7 +197,7 @@ def run():
     job = json.load(sys.stdin)
     torch.set_num_threads(job["threads"])
     torch.manual_seed(0)
-    kinds = {"generate": generate, "train": train, "grpo": grpo, "allreduce": allreduce, "adamw": adamw, "op": op}
+    kinds = {"generate": generate, "train": train, "grpo": grpo, "allreduce": allreduce, "adamw": adamw, "op": op, "encode": encode}
     json.dump(kinds[job["kind"]](job), answer)
 
 

@@ -4,9 +4,12 @@ import (
 	"container/heap"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"sort"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"unicode/utf8"
 )
 
 const (
@@ -14,58 +17,72 @@ const (
 	cacheWord  = 64      // longer words are rare and not kept, in bytes
 )
 
-// bpe merges the bytes of a word into tokens: again and again the pair of neighbours whose merge comes first in the
-// list, the leftmost where it occurs more than once. Results are kept in a table of fixed size with one place for a
-// word, overwritten by the next that falls there; entries are immutable, so readers need no lock.
+// bpe merges the symbols of a word into tokens: again and again the pair of neighbours whose merge comes first in the
+// list, the leftmost where it occurs more than once. Symbols are bytes where a ByteLevel pre-tokenizer made the words, else
+// characters. Results are kept in a table of fixed size with one place for a word, overwritten by the next that falls
+// there; entries are immutable, so readers need no lock.
 type bpe struct {
-	bytes   [256]int32 // byte → id, noID where the vocabulary has none
-	unknown int32      // for those; noID drops them
-	merges  map[uint64]merge
-	words   map[string]int32 // whole words that skip the merges, in the byte-level alphabet; nil: none
-	seed    maphash.Seed
-	cache   []atomic.Pointer[cachedWord]
+	byteLevel   bool
+	bytes       [256]int32           // byte → id of its character in the byte-level alphabet, or of its token <0x0A>
+	ascii       [utf8.RuneSelf]int32 // character → id, noID where the vocabulary has none
+	chars       map[rune]int32       // the other characters'
+	fallback    bool                 // a character without a token is its bytes, where each has one
+	unknown     int32                // for the others; noID drops them
+	fuseUnknown bool                 // a run of them is one token
+	merges      map[uint64]merge
+	words       map[string]int32 // whole words that skip the merges; nil: none
+	seed        maphash.Seed
+	cache       []atomic.Pointer[cachedWord]
+	scratch     sync.Pool // of *merging
 }
-
-type merge struct{ rank, id int32 }
 
 type cachedWord struct {
 	word string
 	ids  []int32
 }
 
-func pair(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }
-
-func newBPE(m bpeModel) (*bpe, error) {
-	b := &bpe{merges: make(map[uint64]merge, len(m.Merges)), unknown: noID, seed: maphash.MakeSeed()}
-	b.cache = make([]atomic.Pointer[cachedWord], cacheSlots)
-	if m.Unknown != "" {
-		id, ok := m.Vocab[m.Unknown]
-		if !ok {
-			return nil, fmt.Errorf("the unknown token %q is not in the vocabulary", m.Unknown)
+func newBPE(m *bpeModel, byteLevel bool) (*bpe, error) {
+	b := &bpe{byteLevel: byteLevel, chars: map[rune]int32{}, fallback: m.ByteFallback, unknown: noID, fuseUnknown: m.FuseUnknown,
+		merges: make(map[uint64]merge, len(m.Merges)), seed: maphash.MakeSeed(), cache: make([]atomic.Pointer[cachedWord], cacheSlots)}
+	b.scratch.New = func() any { return new(merging) }
+	find := func(token string) int32 {
+		if id, ok := m.Vocab[token]; ok {
+			return id
 		}
-		b.unknown = id
+		return noID
+	}
+	if b.unknown = find(m.Unknown); m.Unknown != "" && b.unknown == noID {
+		return nil, fmt.Errorf("the unknown token %q is not in the vocabulary", m.Unknown)
 	}
 	for i, r := range byteRunes {
-		id, ok := m.Vocab[string(r)]
-		if !ok {
-			id = b.unknown
+		if b.bytes[i] = find(string(r)); !byteLevel {
+			b.bytes[i] = find(fmt.Sprintf("<0x%02X>", i))
 		}
-		b.bytes[i] = id
 	}
-	for rank, tokens := range m.Merges {
-		if len(tokens) != 2 {
-			return nil, fmt.Errorf("merge %d has the tokens %q, want two", rank, []string(tokens))
-		}
-		left, ok1 := m.Vocab[tokens[0]]
-		right, ok2 := m.Vocab[tokens[1]]
-		id, ok3 := m.Vocab[tokens[0]+tokens[1]]
-		if !ok1 || !ok2 || !ok3 {
-			return nil, fmt.Errorf("merge %d joins %q and %q: one of them or their union is no token", rank, tokens[0], tokens[1])
-		}
-		b.merges[pair(left, right)] = merge{int32(rank), id}
+	for i := range b.ascii {
+		b.ascii[i] = find(string(rune(i)))
 	}
-	if m.IgnoreMerges {
-		b.words = m.Vocab
+	for token, id := range m.Vocab {
+		if r, n := utf8.DecodeRuneInString(token); n == len(token) {
+			b.chars[r] = id
+		}
+	}
+	for rank, p := range m.Merges {
+		left, right, union := find(p.left), find(p.right), find(p.left+p.right)
+		if left == noID || right == noID || union == noID {
+			return nil, fmt.Errorf("merge %d joins %q and %q: one of them or their union is no token", rank, p.left, p.right)
+		}
+		b.merges[pair(left, right)] = merge{int32(rank) + 1, union}
+	}
+	if m.IgnoreMerges && !byteLevel {
+		b.words = maps.Clone(m.Vocab) // which gets the added tokens
+	} else if m.IgnoreMerges {
+		b.words = make(map[string]int32, len(m.Vocab))
+		for token, id := range m.Vocab {
+			if word, ok := bytesOf(token); ok {
+				b.words[word] = id
+			}
+		}
 	}
 	return b, nil
 }
@@ -85,62 +102,149 @@ func (b *bpe) encode(ids []int32, word string) []int32 {
 	return ids
 }
 
-// symbol is a token of the word in the making; prev and next are places of its neighbours, −1 at the ends.
+func (b *bpe) merge(ids []int32, word string) []int32 {
+	if id, ok := b.words[word]; ok {
+		return append(ids, id)
+	}
+	m := b.scratch.Get().(*merging)
+	defer b.scratch.Put(m)
+	m.symbols, m.queue = m.symbols[:0], minHeap{m.queue.IntSlice[:0]}
+	waits := false // an unknown token; byte tokens overtake it, as they do in the reference
+	for word != "" {
+		id, n := b.symbol(word)
+		switch {
+		case id != noID:
+			if waits {
+				m.add(b.unknown)
+			}
+			waits = false
+			m.add(id)
+		case b.fallback && b.hasBytes(word[:n]):
+			for i := range n {
+				m.add(b.bytes[word[i]])
+			}
+		case b.unknown != noID:
+			if waits && !b.fuseUnknown {
+				m.add(b.unknown)
+			}
+			waits = true
+		}
+		word = word[n:]
+	}
+	if waits {
+		m.add(b.unknown)
+	}
+	return m.run(ids, b.merges)
+}
+
+// mark is what SentencePiece writes for a space.
+const mark, markRune = "\u2581", '\u2581'
+
+// atMarks splits before a mark where no token of vocab reaches across. That changes no id, but short words merge faster than
+// a long text, and their results are kept.
+func atMarks(vocab map[string]int32) splitter {
+	reach := map[rune]bool{} // characters that a token has before a mark
+	for token := range vocab {
+		for at := range token {
+			if at > 0 && strings.HasPrefix(token[at:], mark) {
+				before, _ := utf8.DecodeLastRuneInString(token[:at])
+				reach[before] = true
+			}
+		}
+	}
+	_, known := vocab[mark]
+	return func(text string, emit func(string)) {
+		start, before := 0, utf8.RuneError
+		for at, r := range text {
+			if r == markRune && known && at > 0 && !reach[before] {
+				emit(text[start:at])
+				start = at
+			}
+			before = r
+		}
+		emit(text[start:])
+	}
+}
+
+// symbol is the id of the first byte or character of word, and its length.
+func (b *bpe) symbol(word string) (id int32, n int) {
+	if b.byteLevel {
+		return b.bytes[word[0]], 1
+	} else if word[0] < utf8.RuneSelf {
+		return b.ascii[word[0]], 1
+	}
+	r, n := utf8.DecodeRuneInString(word)
+	if id, ok := b.chars[r]; ok {
+		return id, n
+	}
+	return noID, n
+}
+
+func (b *bpe) hasBytes(char string) bool {
+	for i := range len(char) {
+		if b.bytes[char[i]] == noID {
+			return false
+		}
+	}
+	return true
+}
+
+// merging is a word in the making.
+type merging struct {
+	symbols []symbol
+	queue   minHeap // of rank << 32 | place of the left symbol
+}
+
+// symbol is a token of the word; prev and next are places of its neighbours, −1 at the ends.
 type symbol struct{ id, prev, next int32 }
 
-func (b *bpe) merge(ids []int32, word string) []int32 {
-	if b.words != nil {
-		if id, ok := b.words[alphabetOf(word)]; ok {
-			return append(ids, id)
-		}
-	}
-	symbols := make([]symbol, 0, cacheWord)
-	for i := range len(word) {
-		if id := b.bytes[word[i]]; id != noID {
-			n := int32(len(symbols))
-			symbols = append(symbols, symbol{id, n - 1, n + 1})
-		}
-	}
-	if len(symbols) == 0 {
+func (m *merging) add(id int32) {
+	n := int32(len(m.symbols))
+	m.symbols = append(m.symbols, symbol{id, n - 1, n + 1})
+}
+
+// run merges the symbols and appends what is left of them to ids.
+func (m *merging) run(ids []int32, merges map[uint64]merge) []int32 {
+	if len(m.symbols) == 0 {
 		return ids
 	}
-	symbols[len(symbols)-1].next = -1
-
-	queue := minHeap{make([]int, 0, cacheWord)} // rank << 32 | place of the left symbol
-	consider := func(left int32) {
-		if left < 0 || symbols[left].next < 0 {
-			return
-		}
-		if m, ok := b.merges[pair(symbols[left].id, symbols[symbols[left].next].id)]; ok {
-			heap.Push(&queue, int(m.rank)<<32|int(left))
-		}
+	m.symbols[len(m.symbols)-1].next = -1
+	for i := range m.symbols {
+		m.consider(int32(i), merges)
 	}
-	for i := range symbols {
-		consider(int32(i))
-	}
-	for queue.Len() > 0 {
-		first := heap.Pop(&queue).(int)
+	for m.queue.Len() > 0 {
+		first := heap.Pop(&m.queue).(int)
 		left := int32(uint32(first))
-		l := &symbols[left]
+		l := &m.symbols[left]
 		if l.id == noID || l.next < 0 { // merged away since, or last by now
 			continue
 		}
-		r := &symbols[l.next]
-		m, ok := b.merges[pair(l.id, r.id)]
-		if !ok || int(m.rank) != first>>32 { // another pair stands there by now
+		r := &m.symbols[l.next]
+		found := merges[pair(l.id, r.id)]
+		if int(found.rank) != first>>32 { // another pair stands there by now
 			continue
 		}
-		l.id, r.id, l.next = m.id, noID, r.next
+		l.id, r.id, l.next = found.union, noID, r.next
 		if l.next >= 0 {
-			symbols[l.next].prev = left
+			m.symbols[l.next].prev = left
 		}
-		consider(l.prev)
-		consider(left)
+		m.consider(l.prev, merges)
+		m.consider(left, merges)
 	}
-	for i := int32(0); i >= 0; i = symbols[i].next {
-		ids = append(ids, symbols[i].id)
+	for i := int32(0); i >= 0; i = m.symbols[i].next {
+		ids = append(ids, m.symbols[i].id)
 	}
 	return ids
+}
+
+// consider queues the merge of the symbol at a place with the next, where there is one.
+func (m *merging) consider(left int32, merges map[uint64]merge) {
+	if left < 0 || m.symbols[left].next < 0 {
+		return
+	}
+	if found := merges[pair(m.symbols[left].id, m.symbols[m.symbols[left].next].id)]; found.rank > 0 {
+		heap.Push(&m.queue, int(found.rank)<<32|int(left))
+	}
 }
 
 // minHeap is a heap of numbers for container/heap, smallest first.
@@ -154,3 +258,8 @@ func (h *minHeap) Pop() any {
 	h.IntSlice = h.IntSlice[:last]
 	return x
 }
+
+// merge makes union of two tokens. Rank counts from 1, the first of the list; 0 is no merge.
+type merge struct{ rank, union int32 }
+
+func pair(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }

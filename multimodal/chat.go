@@ -143,14 +143,20 @@ func (c *Chat) Prompt(msgs []Message, opts RenderOptions) ([]int32, error) {
 	if err != nil {
 		return nil, err
 	}
+	return c.Encode(text), nil
+}
+
+// Encode gives the ids of a rendered conversation: no special tokens but those in it, and exactly one BOS in front where the
+// tokenizer adds one or the template writes one.
+func (c *Chat) Encode(text string) []int32 {
 	ids := c.tok.Encode(text)
 	if c.bos == noID {
-		return ids, nil
+		return ids
 	}
 	for len(ids) > 0 && ids[0] == c.bos {
 		ids = ids[1:]
 	}
-	return slices.Concat([]int32{c.bos}, ids), nil
+	return slices.Concat([]int32{c.bos}, ids)
 }
 
 // Delta gives the ids that continue a generated reply: what the template writes after it, the next messages, and the
@@ -235,8 +241,8 @@ func (s source) chat() (*Chat, error) {
 	return NewChat(tok, template, bos, eos)
 }
 
-// Encode gives the ids of a rendered conversation, or of other text: no special tokens but those in it.
-func (c *Chat) Encode(text string) []int32 { return c.tok.Encode(text) }
+// Tokenizer is the chat's.
+func (c *Chat) Tokenizer() *Tokenizer { return c.tok }
 
 // Decode is the text of ids, special tokens included.
 func (c *Chat) Decode(ids []int32) string { return c.tok.Decode(ids) }

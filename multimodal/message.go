@@ -12,12 +12,12 @@ import (
 )
 
 // Message is one turn of a conversation, in the JSON of the OpenAI chat API: content that is missing or null is the empty
-// string, content whose parts are all text is their text, and keys not listed here are kept in Extra and reach the chat
+// string, content in parts is the text of the parts, and keys not listed here are kept in Extra and reach the chat
 // template. Messages that must reach it exactly as they were given go to Chat.RenderJSON instead.
 type Message struct {
 	Role       string          `json:"role"`
 	Content    string          `json:"content"`
-	Parts      json.RawMessage `json:"-"`                           // the content as given, where not all of it is text: Content is the text
+	Parts      json.RawMessage `json:"-"`                           // the content as given, where not all of it is text
 	Reasoning  string          `json:"reasoning_content,omitempty"` // thoughts that the client keeps apart from the content
 	Name       string          `json:"name,omitempty"`
 	ToolCallID string          `json:"tool_call_id,omitempty"`
@@ -168,47 +168,34 @@ func (m Message) forTemplate() (json.RawMessage, error) {
 	return m.MarshalJSON()
 }
 
-// normalized is a message as apply_chat_template changes it: without keys whose value is null, with its thoughts under
-// reasoning_content and thinking whatever they were called, and with parts of type image for image_url.
+// normalized is a message as apply_chat_template changes it: without keys whose value is null, and with its thoughts under
+// reasoning_content and thinking whatever they were called. Keys keep their order; of equal ones the last counts.
 func normalized(raw json.RawMessage) (json.RawMessage, error) {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &fields); err != nil || fields == nil {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
 		return nil, fmt.Errorf("a message must be a JSON object, not %.40s", raw)
 	}
-	maps.DeleteFunc(fields, func(_ string, v json.RawMessage) bool { return string(v) == "null" })
-	var parts []json.RawMessage
-	if json.Unmarshal(fields["content"], &parts) == nil {
-		for i, raw := range parts {
-			var p part
-			if json.Unmarshal(raw, &p) == nil && p.Type == "image_url" && p.ImageURL != nil {
-				parts[i], _ = json.Marshal(map[string]string{"type": "image", "url": p.imageURL()}) // of texts: cannot fail
-			}
-		}
-		fields["content"], _ = json.Marshal(parts) // has just been read
-	}
 	var pairs []string
+	fields := map[string]json.RawMessage{}
 	add := func(key string, value json.RawMessage) {
-		if value != nil {
-			quoted, _ := json.Marshal(key) // of a text: cannot fail
-			pairs = append(pairs, string(quoted)+":"+string(value))
+		quoted, _ := json.Marshal(key) // of a text: cannot fail
+		pairs, fields[key] = append(pairs, string(quoted)+":"+string(value)), value
+	}
+	for dec.More() {
+		key, _ := dec.Token()
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil, err
+		} else if string(value) != "null" {
+			add(key.(string), value)
 		}
 	}
-	var thoughts json.RawMessage
-	for _, key := range []string{"reasoning", "thinking", "reasoning_content"} {
-		if fields[key] != nil {
-			thoughts = fields[key]
-		}
-	}
-	add("thinking", thoughts)
-	for dec := json.NewDecoder(bytes.NewReader(raw)); ; { // in the order given; of equal keys the last counts
-		if token, err := dec.Token(); err != nil {
+	for _, key := range []string{"reasoning_content", "thinking", "reasoning"} {
+		if thoughts := fields[key]; thoughts != nil {
+			pairs = slices.Insert(pairs, 0, `"thinking":`+string(thoughts))
+			add("reasoning_content", thoughts)
 			break
-		} else if key, ok := token.(string); ok {
-			add(key, fields[key])
-			var value json.RawMessage
-			_ = dec.Decode(&value) // has been read before
 		}
 	}
-	add("reasoning_content", thoughts)
 	return json.RawMessage("{" + strings.Join(pairs, ",") + "}"), nil
 }

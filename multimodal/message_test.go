@@ -70,9 +70,11 @@ func TestTemplatesSeeToolCallArgumentsAsObjects(t *testing.T) {
 func TestImagesAreListedInTheOrderOfTheConversation(t *testing.T) {
 	var msgs []Message
 	if err := json.Unmarshal([]byte(`[{"role":"system","content":"x"},
-		{"role":"user","content":[{"type":"image","image":"a.png"},{"type":"text","text":"?"},{"type":"image_url","image_url":{"url":"data:b"}}]},
+		{"role":"user","content":[{"type":"image","image":"a.png"},{"type":"text","text":"?"},
+			{"type":"image_url","image_url":{"url":"data:b"}}]},
 		{"role":"user","content":[{"type":"text","text":"!"},{"type":"image_url","image_url":"c.png"},{"type":"image"}]},
-		{"role":"user","content":[{"type":"image","url":"d"},{"type":"image","path":"e"},{"type":"image","base64":"f"}]}]`), &msgs); err != nil {
+		{"role":"user","content":[{"type":"image","url":"d"},{"type":"image","path":"e"},{"type":"image","base64":"f"}]}]`),
+		&msgs); err != nil {
 		t.Fatal(err)
 	}
 	got, err := Images(msgs)
@@ -81,7 +83,8 @@ func TestImagesAreListedInTheOrderOfTheConversation(t *testing.T) {
 	}
 	chat, _ := toyChat(t, "{% for m in messages %}{{ m.content|tojson }}{% endfor %}", "", "")
 	if text, err := chat.Render(msgs[1:2], RenderOptions{}); err != nil ||
-		text != `[{"type": "image", "image": "a.png"}, {"type": "text", "text": "?"}, {"type": "image", "url": "data:b"}]` {
+		text != `[{"type": "image", "image": "a.png"}, {"type": "text", "text": "?"}, `+
+			`{"type": "image_url", "image_url": {"url": "data:b"}}]` {
 		t.Errorf("the template got %s, %v", text, err)
 	}
 	if _, err := Images([]Message{{Parts: json.RawMessage(`{}`)}}); err == nil {
@@ -96,9 +99,10 @@ func TestMessagesInJSONReachTheTemplateAsApplyChatTemplatePassesThem(t *testing.
 			`"tool_calls": [{"function": {"arguments": "{\"a\":1}", "name": null}}]}]`,
 		`[{"role":"a","name":"","reasoning":"r","content":"<c>"}]`: `[{"thinking": "r", "role": "a", "name": "", "reasoning": "r", ` +
 			`"content": "<c>", "reasoning_content": "r"}]`,
-		`[{"reasoning_content":"r","thinking":"t"}]`:                         `[{"thinking": "t", "reasoning_content": "r"}]`,
-		`[{"role":"a","role":"b"}]`:                                          `[{"role": "b"}]`,
-		`[{"content":[{"type":"image_url","image_url":"u"},{"z":1,"y":2}]}]`: `[{"content": [{"type": "image", "url": "u"}, {"z": 1, "y": 2}]}]`,
+		`[{"reasoning_content":"r","thinking":"t"}]`: `[{"thinking": "t", "reasoning_content": "r"}]`,
+		`[{"role":"a","role":"b"}]`:                  `[{"role": "b"}]`,
+		`[{"content":[{"type":"image_url","image_url":"u"},{"z":1,"y":2}]}]`: `[{"content": [{"type": "image_url", ` +
+			`"image_url": "u"}, {"z": 1, "y": 2}]}]`,
 	} {
 		if got, err := chat.RenderJSON(json.RawMessage(given), RenderOptions{}); err != nil || got != want {
 			t.Errorf("%s: %s, %v; want %s", given, got, err, want)

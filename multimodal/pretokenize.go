@@ -2,12 +2,10 @@ package multimodal
 
 import (
 	"fmt"
-	"regexp"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/dlclark/regexp2/v2"
 )
 
 // addedToken is a token that is found in the text before any splitting. The fields are those of tokenizer.json.
@@ -18,207 +16,161 @@ type addedToken struct {
 	Normalized bool   `json:"normalized"`  // looked for in the normalised text
 	LStrip     bool   `json:"lstrip"`      // takes the white space on its left with it
 	RStrip     bool   `json:"rstrip"`      // and on its right
-	SingleWord bool   `json:"single_word"` // not inside a word; not supported
+	SingleWord bool   `json:"single_word"` // not inside a word
 }
 
-// addedTokens finds added tokens: leftmost first, the longest of those that start at one place. They lie by their first byte,
-// the longest first.
-type addedTokens [256][]addedToken
+// addedTokens finds added tokens: leftmost first, the longest of those that start at one place.
+type addedTokens struct {
+	lengths [256][]int // of the tokens that start with a byte, falling
+	tokens  map[string]addedToken
+}
 
 func (a *addedTokens) add(t addedToken) {
 	if t.Content == "" {
 		return
 	}
-	list := &a[t.Content[0]]
-	at, _ := slices.BinarySearchFunc(*list, len(t.Content), func(x addedToken, n int) int { return n - len(x.Content) })
-	*list = slices.Insert(*list, at, t)
+	if a.tokens == nil {
+		a.tokens = map[string]addedToken{}
+	}
+	a.tokens[t.Content] = t
+	list := &a.lengths[t.Content[0]]
+	at, found := slices.BinarySearchFunc(*list, len(t.Content), func(x, n int) int { return n - x })
+	if !found {
+		*list = slices.Insert(*list, at, len(t.Content))
+	}
+}
+
+// at is the token that text begins with.
+func (a *addedTokens) at(text string) (t addedToken, ok bool) {
+	for _, n := range a.lengths[text[0]] {
+		if n <= len(text) {
+			if t, ok = a.tokens[text[:n]]; ok {
+				break
+			}
+		}
+	}
+	return t, ok
 }
 
 // cut calls token for each added token of text and part for each stretch, never empty, between them, in order.
 func (a *addedTokens) cut(text string, token func(int32), part func(string)) {
-	start := 0
+	start := 0 // of what is not given out; white space that one token took with it may be before the next one's match
 	for i := 0; i < len(text); {
-		list := a[text[i]]
-		found := slices.IndexFunc(list, func(t addedToken) bool { return strings.HasPrefix(text[i:], t.Content) })
-		if found < 0 {
+		t, ok := a.at(text[i:])
+		if !ok {
 			i++
 			continue
 		}
-		t := list[found]
-		before, end := text[start:i], i+len(t.Content)
+		from, to := i, i+len(t.Content)
+		i = to
+		if before, _ := utf8.DecodeLastRuneInString(text[:from]); t.SingleWord && from > 0 && inWord(before) {
+			continue
+		}
+		if after, _ := utf8.DecodeRuneInString(text[to:]); t.SingleWord && to < len(text) && inWord(after) {
+			continue
+		}
 		if t.LStrip {
-			before = strings.TrimRightFunc(before, isSpace)
+			from = max(start, len(strings.TrimRightFunc(text[:from], isSpace)))
 		}
 		if t.RStrip {
-			end = len(text) - len(strings.TrimLeftFunc(text[end:], isSpace))
+			to = len(text) - len(strings.TrimLeftFunc(text[to:], isSpace))
 		}
-		if before != "" {
-			part(before)
+		if start < from {
+			part(text[start:from])
 		}
 		token(t.ID)
-		i, start = end, end
+		start = to
 	}
 	if start < len(text) {
 		part(text[start:])
 	}
 }
 
-// splitter cuts text into pieces, none empty, that make up text again. It must be safe for concurrent use.
+// finder cuts text into matches of a pattern and what is between them, which make up text again. A match may be empty.
+type finder func(text string, found func(piece string, match bool))
+
+func findString(pattern string) finder {
+	return func(text string, found func(string, bool)) {
+		for text != "" {
+			i := strings.Index(text, pattern)
+			if i < 0 {
+				found(text, false)
+				return
+			}
+			if i > 0 {
+				found(text[:i], false)
+			}
+			found(pattern, true)
+			text = text[i+len(pattern):]
+		}
+	}
+}
+
+// findClass finds the single characters of a class.
+func findClass(c class) finder {
+	return func(text string, found func(string, bool)) {
+		table, start := classes(), 0
+		for i, r := range text {
+			if table[r]&c == 0 {
+				continue
+			}
+			if i > start {
+				found(text[start:i], false)
+			}
+			start = i + utf8.RuneLen(r)
+			found(text[i:start], true)
+		}
+		if start < len(text) {
+			found(text[start:], false)
+		}
+	}
+}
+
+// splitter cuts text into pieces, none empty. It must be safe for concurrent use.
 type splitter func(text string, emit func(piece string))
 
 // chain applies splitters one after the other, each to the pieces of the one before.
-func chain(splitters []splitter) splitter {
-	if len(splitters) == 0 {
+func chain(splitters ...splitter) splitter {
+	switch len(splitters) {
+	case 0:
 		return func(text string, emit func(string)) { emit(text) }
+	case 1:
+		return splitters[0]
 	}
-	first, rest := splitters[0], chain(splitters[1:])
+	first, rest := splitters[0], chain(splitters[1:]...)
 	return func(text string, emit func(string)) {
 		first(text, func(piece string) { rest(piece, emit) })
 	}
 }
 
-// splitDigits isolates every numeric character.
-func splitDigits(text string, emit func(string)) {
-	table, start := classes(), 0
-	for i, r := range text {
-		if table[r]&numeric == 0 {
-			continue
-		}
-		if i > start {
-			emit(text[start:i])
-		}
-		start = i + utf8.RuneLen(r)
-		emit(text[i:start])
+// split makes pieces of what find finds, as a behavior of tokenizer.json says; invert exchanges matches and the rest.
+func split(find finder, behavior string, invert bool) (splitter, error) {
+	joins := map[string]func(before, match bool) bool{ // whether a piece goes to the one before it
+		"Isolated":           func(bool, bool) bool { return false },
+		"Removed":            func(bool, bool) bool { return false },
+		"Contiguous":         func(before, match bool) bool { return match == before },
+		"MergedWithPrevious": func(before, match bool) bool { return match && !before },
+		"MergedWithNext":     func(before, match bool) bool { return before && !match },
 	}
-	if start < len(text) {
-		emit(text[start:])
-	}
-}
-
-// gpt2Pattern is the pattern of the byte-level pre-tokenizer; splitGPT2 is the same, several times faster.
-const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
-
-func splitGPT2(text string, emit func(string)) {
-	for table := classes(); text != ""; {
-		n := contraction(text)
-		if n == 0 {
-			n = word(text, table[:])
-		}
-		emit(text[:n])
-		text = text[n:]
-	}
-}
-
-// contraction is the length of an English contraction at the start of text, 0 if there is none.
-func contraction(text string) int {
-	for _, c := range []string{"'s", "'t", "'m", "'d", "'re", "'ve", "'ll"} {
-		if strings.HasPrefix(text, c) {
-			return len(c)
-		}
-	}
-	return 0
-}
-
-// word is the length of one optional space and a run of letters, of numbers or of neither, at the start of text; or else that
-// of the white space there, without its last character where something follows that the character can go with.
-func word(text string, table []class) int {
-	start := 0
-	if text[0] == ' ' {
-		start = 1
-	}
-	if n, _, kind := run(text[start:], table); n > 0 && kind != space {
-		return start + n
-	}
-	n, last, _ := run(text, table)
-	if n < len(text) && last > 0 {
-		return last
-	}
-	return n
-}
-
-// run is the length of the characters of one kind at the start of text, and where the last of them begins.
-func run(text string, table []class) (n, last int, kind class) {
-	for i, r := range text {
-		k := table[r] & (letter | number | space)
-		if i == 0 {
-			kind = k
-		} else if k != kind {
-			return i, last, kind
-		}
-		last = i
-	}
-	return len(text), last, kind
-}
-
-// splitRegex isolates every match of a pattern of tokenizer.json, which may look ahead and so needs a backtracking
-// engine. Classes are replaced by the ranges of our own tables.
-func splitRegex(pattern string) (splitter, error) {
-	if pattern == gpt2Pattern {
-		return splitGPT2, nil
-	}
-	pinned, err := pinClasses(pattern)
-	if err != nil {
-		return nil, err
-	}
-	re, err := regexp2.Compile(pinned, regexp2.None)
-	if err != nil {
-		return nil, fmt.Errorf("pattern %q: %w", pattern, err)
+	join, ok := joins[behavior]
+	if !ok {
+		return nil, fmt.Errorf("Split with behavior %q is not supported: want one of %q", behavior, slices.Sorted(maps.Keys(joins)))
 	}
 	return func(text string, emit func(string)) {
-		pos := 0
-		// A match can only fail by running out of time, and no limit is set.
-		for m, _ := re.FindStringMatch(text); m != nil; m, _ = re.FindNextMatch(m) {
-			start, n := m.ByteRange()
-			if start > pos {
-				emit(text[pos:start])
+		start, end, before := 0, 0, false // of the piece that may go on, and whether it ends in a match
+		find(text, func(piece string, match bool) {
+			match = match != invert
+			if start < end && !join(before, match) {
+				emit(text[start:end])
+				start = end
 			}
-			if n > 0 {
-				emit(text[start : start+n])
+			end += len(piece)
+			if before = match; match && behavior == "Removed" {
+				start = end
 			}
-			pos = start + n
-		}
-		if pos < len(text) {
-			emit(text[pos:])
+		})
+		if start < end {
+			emit(text[start:end])
 		}
 	}, nil
-}
-
-var classOrBracket = regexp.MustCompile(`(?s)\\[pP]\{[^}]*\}|\\.?|[\[\]]`)
-
-// pinClasses writes the Unicode classes of a pattern as explicit ranges.
-func pinClasses(pattern string) (pinned string, err error) {
-	inSet := false
-	pinned = classOrBracket.ReplaceAllStringFunc(pattern, func(part string) string {
-		ranges, isClass := regexClasses[part]
-		switch {
-		case part == "[" || part == "]":
-			inSet = part == "["
-		case isClass && inSet:
-			return spell(ranges)
-		case isClass:
-			return "[" + spell(ranges) + "]"
-		case part == `\S` && !inSet:
-			return "[^" + spell(unicodeSpace) + "]"
-		case part == `\` || strings.ContainsAny(part[1:2], "pPdDwWbBS"):
-			err = fmt.Errorf("pattern %q: the class %q is not supported (in brackets: %v)", pattern, part, inSet)
-		}
-		return part
-	})
-	return pinned, err
-}
-
-// spell writes ranges as they stand within brackets.
-func spell(ranges []rune) string {
-	var b strings.Builder
-	for i := 0; i < len(ranges); i += 2 {
-		fmt.Fprintf(&b, `%s-%s`, escape(ranges[i]), escape(ranges[i+1]))
-	}
-	return b.String()
-}
-
-func escape(r rune) string {
-	if r < 0x80 {
-		return fmt.Sprintf(`\x%02x`, r)
-	}
-	return string(r)
 }

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dlclark/regexp2/v2"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -29,42 +28,43 @@ func TestGPT2SplitterByHand(t *testing.T) {
 		" ":                   " ",
 		"don't stop 'reading": "don|'t| stop| '|reading",
 	} {
-		if d := cmp.Diff(strings.Split(want, "|"), pieces(splitGPT2, text)); d != "" {
+		if d := cmp.Diff(strings.Split(want, "|"), pieces(patterns[gpt2Pattern].split, text)); d != "" {
 			t.Errorf("%q:\n%s", text, d)
 		}
 	}
 }
 
-func TestGPT2SplitterEqualsItsPattern(t *testing.T) {
-	pinned, err := pinClasses(gpt2Pattern)
-	if err != nil {
-		t.Fatal(err)
-	}
-	re := regexp2.MustCompile(pinned, regexp2.None)
-	for _, c := range referenceStrings(t) {
-		var want []string
-		for m, err := re.FindStringMatch(c.Text); m != nil; m, err = re.FindNextMatch(m) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			want = append(want, m.String())
+func TestSplittersEqualTheirPatterns(t *testing.T) {
+	for pattern, words := range patterns {
+		find, err := findRegex(pattern)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if d := cmp.Diff(want, pieces(splitGPT2, c.Text)); d != "" {
-			t.Errorf("%q:\n%s", c.Text, d)
+		slow, err := split(find, "Isolated", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range referenceStrings(t) {
+			if d := cmp.Diff(pieces(slow, c.Text), pieces(words.split, c.Text)); d != "" {
+				t.Errorf("%s, %q:\n%s", pattern, c.Text, d)
+			}
 		}
 	}
 }
 
-func TestPatternsOfLlama3AndQwen2ByHand(t *testing.T) {
+func TestPatternsByHand(t *testing.T) {
 	for pattern, tests := range map[string]map[string]string{
 		llama3Pattern: {"It'S 12345!\r\n\n x": "It|'S| |123|45|!\r\n\n| x", "(a": "(a", "a'\u017f": "a|'\u017f", "  \n  b": "  \n| | b"},
 		qwen2Pattern:  {"v123 ...\n": "v|1|2|3| ...\n"},
+		o200kPattern:  {"HTTPServer's camelCase/\n": "HTTPServer's| camel|Case|/\n", "ABC": "ABC", "\u0301\u0301a": "\u0301\u0301a", "\u05d0A": "\u05d0|A"},
 	} {
-		split, err := splitRegex(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
 		for text, want := range tests {
+			c := component{Type: "Split", Behavior: "Isolated"}
+			c.Pattern.Regex = pattern
+			split, err := c.splitter()
+			if err != nil {
+				t.Fatal(err)
+			}
 			if d := cmp.Diff(strings.Split(want, "|"), pieces(split, text)); d != "" {
 				t.Errorf("%s, %q:\n%s", pattern, text, d)
 			}

@@ -8,37 +8,55 @@ import (
 )
 
 // Stream decodes a reply token by token. The pieces, put together, equal Decode of all ids: a character whose bytes lie
-// in several tokens comes out with the last of them. A Stream belongs to one goroutine.
+// in several tokens comes out with the last of them, byte tokens of a vocabulary like Llama 2's with the next token of
+// another kind, because one that is no UTF-8 makes all bytes of its run U+FFFD. A Stream belongs to one goroutine.
 type Stream struct {
-	t    *Tokenizer
-	tail []byte // start of a character that is not complete
+	opening
+	tail []byte // not complete: the start of a character, or a run of byte tokens
 }
 
 // NewStream starts the text of one reply.
-func NewStream(t *Tokenizer) *Stream { return &Stream{t: t} }
+func NewStream(t *Tokenizer) *Stream { return &Stream{opening: opening{t: t, cuts: t.cuts}} }
 
 // Next returns the text that id completes, which may be empty.
-func (s *Stream) Next(id int32) string {
-	s.tail = append(s.tail, s.t.bytes(id)...)
-	n := complete(s.tail)
-	text := lossy(string(s.tail[:n]))
-	s.tail = append(s.tail[:0], s.tail[n:]...)
+func (s *Stream) Next(id int32) string { return string(s.next(nil, id)) }
+
+// Flush ends the text: what was left incomplete becomes U+FFFD.
+func (s *Stream) Flush() string { return string(s.flush(nil)) }
+
+func (s *Stream) next(text []byte, id int32) []byte {
+	switch bytes := s.bytes(id); {
+	case s.t.byteLevel:
+		s.tail = append(s.tail, bytes...)
+		n := complete(s.tail)
+		text = append(text, s.cut(lossy(string(s.tail[:n])))...)
+		s.tail = append(s.tail[:0], s.tail[n:]...)
+	case s.t.loneBytes[id]:
+		s.tail = append(s.tail, bytes...)
+	case bytes != "":
+		text = append(s.flush(text), s.cut(bytes)...)
+	}
 	return text
 }
 
-// Flush ends the text: a character left incomplete becomes one U+FFFD.
-func (s *Stream) Flush() string {
-	if len(s.tail) == 0 {
-		return ""
+func (s *Stream) flush(text []byte) []byte {
+	switch {
+	case len(s.tail) == 0:
+	case s.t.byteLevel:
+		text = append(text, replacement...)
+	case utf8.Valid(s.tail):
+		text = append(text, s.cut(string(s.tail))...)
+	default:
+		text = append(text, s.cut(strings.Repeat(replacement, len(s.tail)))...)
 	}
 	s.tail = s.tail[:0]
-	return replacement
+	return text
 }
 
 // Matcher watches a reply for stop strings, whether they lie in one token or across several. Text is compared byte for
 // byte, that of special tokens included. A Matcher belongs to one reply.
 type Matcher struct {
-	t       *Tokenizer
+	opening
 	stops   [][]byte
 	longest int
 	text    []byte
@@ -48,7 +66,7 @@ type Matcher struct {
 
 // NewMatcher watches for any of the stop strings; empty ones never match.
 func NewMatcher(t *Tokenizer, stops []string) *Matcher {
-	m := &Matcher{t: t}
+	m := &Matcher{opening: opening{t: t, cuts: t.cuts}}
 	for _, s := range stops {
 		if s != "" {
 			m.stops = append(m.stops, []byte(s))
@@ -61,7 +79,7 @@ func NewMatcher(t *Tokenizer, stops []string) *Matcher {
 // Next takes the reply's next token and reports whether a stop string is complete with it. After true the reply is over.
 func (m *Matcher) Next(id int32) bool {
 	from := max(0, len(m.text)-m.longest+1) // no match can start earlier and end in this token
-	m.text = append(m.text, m.t.bytes(id)...)
+	m.text = append(m.text, m.cut(m.bytes(id))...)
 	m.ends = append(m.ends, len(m.text))
 	first := len(m.text)
 	for _, stop := range m.stops {

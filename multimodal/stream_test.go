@@ -3,6 +3,8 @@ package multimodal
 import (
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // byteTokenizer has one token for each byte, with the byte as its id, and special tokens from 256 on.
@@ -22,7 +24,7 @@ func byteTokenizer(t testing.TB, special ...string) *Tokenizer {
 func makeTokenizer(t testing.TB, vocab map[string]int32, merges []mergePair, added []addedToken) *Tokenizer {
 	t.Helper()
 	byteLevel := &component{Type: "ByteLevel"}
-	f := tokenizerFile{added, nil, byteLevel, byteLevel, bpeModel{Vocab: vocab, Merges: merges}}
+	f := tokenizerFile{AddedTokens: added, PreTokenizer: byteLevel, Decoder: byteLevel, Model: bpeModel{Vocab: vocab, Merges: merges}}
 	tok, err := f.tokenizer()
 	if err != nil {
 		t.Fatal(err)
@@ -133,5 +135,59 @@ func TestMatcherSeesTheTextOfSpecialTokens(t *testing.T) {
 	m := NewMatcher(tok, []string{"<|im_end|>"})
 	if m.Next('a') || !m.Next(256) || m.Stops() != 1 {
 		t.Error(m.Stops())
+	}
+}
+
+// llamaTokenizer decodes as Llama 2's: marks are spaces, the text's first one is cut off, byte tokens are <0x0A> and the like.
+func llamaTokenizer(t *testing.T, tokens ...string) *Tokenizer {
+	t.Helper()
+	scores, types := make([]float64, len(tokens)), make([]int64, len(tokens))
+	for id := range tokens {
+		types[id], scores[id] = 1, float64(-id)
+	}
+	tok, err := ggufTokenizer(map[string]any{"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens,
+		"tokenizer.ggml.token_type": types, "tokenizer.ggml.scores": scores})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tok
+}
+
+func TestStreamHoldsBackARunOfByteTokens(t *testing.T) {
+	tok := llamaTokenizer(t, "▁a", "b", "▁", "<0xE2>", "<0x82>", "<0xAC>")
+	tests := []struct {
+		ids    []int32
+		pieces []string // the last is what Flush gives
+	}{
+		{[]int32{0, 0, 1}, []string{"a", " a", "b", ""}},
+		{[]int32{2, 0}, []string{"", " a", ""}},
+		{[]int32{3, 4, 5, 1}, []string{"", "", "", "€b", ""}},
+		{[]int32{1, 3, 4, 5}, []string{"b", "", "", "", "€"}},
+		{[]int32{3, 4, 1}, []string{"", "", "\uFFFD\uFFFDb", ""}},
+		{[]int32{3, 4, 5, 3}, []string{"", "", "", "", "\uFFFD\uFFFD\uFFFD\uFFFD"}}, // the run is no UTF-8, though it starts with a character
+		{[]int32{-1, 99, 0}, []string{"", "", "a", ""}},
+	}
+	for _, test := range tests {
+		var got []string
+		s := NewStream(tok)
+		for _, id := range test.ids {
+			got = append(got, s.Next(id))
+		}
+		got = append(got, s.Flush())
+		if d := cmp.Diff(test.pieces, got); d != "" || tok.Decode(test.ids) != strings.Join(got, "") {
+			t.Errorf("%v decodes to %q:\n%s", test.ids, tok.Decode(test.ids), d)
+		}
+	}
+}
+
+func TestMatcherSeesByteTokensAtOnce(t *testing.T) {
+	tok := llamaTokenizer(t, "▁a", "b", "<0x0A>")
+	m := NewMatcher(tok, []string{"\n"})
+	if m.Next(0) || m.Next(1) || !m.Next(2) || m.Stops() != 1 {
+		t.Error(m.Stops())
+	}
+	m = NewMatcher(tok, []string{"a a"})
+	if m.Next(0) || !m.Next(0) || m.Stops() != 2 {
+		t.Error("the first space is not of the text", m.Stops())
 	}
 }

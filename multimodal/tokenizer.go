@@ -9,14 +9,13 @@ import (
 	"unicode/utf8"
 )
 
-// Tokenizer is a byte-level BPE tokenizer. Its ids equal those of Hugging Face's tokenizers library with
-// add_special_tokens=False. It is safe for concurrent use.
+// Tokenizer is a BPE tokenizer, byte-level or with SentencePiece's byte tokens. Its ids and texts equal those of Hugging
+// Face's tokenizers library. It is safe for concurrent use.
 //
 // Text becomes ids in five steps: added tokens are cut out; the rest is normalised; added tokens are cut out of the
-// normalised text; pre-tokenizers split what is left into words; BPE merges the bytes of each word.
+// normalised text; pre-tokenizers split what is left into words; BPE merges the symbols of each word.
 type Tokenizer struct {
 	names   []string         // id → token as the vocabulary writes it, "" where there is none
-	text    []string         // id → its bytes
 	ids     map[string]int32 // token → id
 	special map[int32]bool
 	eos     []int32
@@ -24,25 +23,35 @@ type Tokenizer struct {
 
 	raw, normalized addedTokens // found in the text as given, and after normalisation
 	normalize       func(string) string
+	lead            func(part string, first bool) string // what Metaspace does to a part; first: it begins the text
 	split           splitter
 	bpe             *bpe
+	before, after   []int32 // special tokens around a text
+	decoder
 }
 
 // Encode returns the ids of text. Added tokens in the text, special ones too, are recognised; no beginning or end token
-// is put around it. Bytes for which the vocabulary has neither a token nor an unknown token vanish. In text that is not
-// UTF-8 each maximal invalid sequence counts as U+FFFD.
+// is put around it: see AddSpecial. What the vocabulary has neither a token nor an unknown token for vanishes. In text
+// that is not UTF-8 each maximal invalid sequence counts as U+FFFD.
 func (t *Tokenizer) Encode(text string) []int32 {
 	if !utf8.ValidString(text) {
 		text = lossy(text)
 	}
-	ids := make([]int32, 0, len(text)/4+1)
-	token := func(id int32) { ids = append(ids, id) }
+	ids, first := make([]int32, 0, len(text)/4+1), true
+	token := func(id int32) { ids, first = append(ids, id), false }
 	word := func(w string) { ids = t.bpe.encode(ids, w) }
 	t.raw.cut(text, token, func(part string) {
-		t.normalized.cut(t.normalize(part), token, func(part string) { t.split(part, word) })
+		t.normalized.cut(t.normalize(part), token, func(part string) {
+			t.split(t.lead(part, first), word)
+			first = false
+		})
 	})
 	return ids
 }
+
+// AddSpecial puts around the ids of a text the special tokens that the tokenizer's post-processor, or the add_bos_token and
+// add_eos_token of a GGUF file, puts there: tokenizers' add_special_tokens=True. The result is a new slice.
+func (t *Tokenizer) AddSpecial(ids []int32) []int32 { return slices.Concat(t.before, ids, t.after) }
 
 // ID finds a token by the name that the vocabulary gives it: byte-level tokens in their alphabet ("Ġthe"), added tokens
 // as they are ("<|im_end|>").
@@ -64,18 +73,16 @@ func (t *Tokenizer) EOS() []int32 { return slices.Clone(t.eos) }
 // BOS is the beginning-of-sequence token, for chat templates; ok is false where there is none.
 func (t *Tokenizer) BOS() (id int32, ok bool) { return t.bos, t.bos != noID }
 
-// Decode returns the text of ids, special tokens kept. Each maximal invalid UTF-8 sequence becomes one U+FFFD; ids out
-// of the vocabulary are skipped.
+// Decode returns the text of ids, special tokens kept; ids out of the vocabulary are skipped. Bytes that are no character
+// become U+FFFD: one for each maximal invalid sequence in a byte-level vocabulary, else one for each token of a run of byte tokens.
 func (t *Tokenizer) Decode(ids []int32) string {
-	var b strings.Builder
+	var text []byte
+	s := NewStream(t)
 	for _, id := range ids {
-		b.WriteString(t.bytes(id))
+		text = s.next(text, id)
 	}
-	return lossy(b.String())
+	return string(s.flush(text))
 }
-
-// bytes are what id stands for: not always whole characters, none for an id out of the vocabulary.
-func (t *Tokenizer) bytes(id int32) string { return entry(t.text, id) }
 
 func entry(table []string, id int32) string {
 	if id < 0 || int(id) >= len(table) {
@@ -109,9 +116,6 @@ func (t *Tokenizer) add(token string, id int32) error {
 }
 
 func (t *Tokenizer) addAdded(a addedToken) error {
-	if a.SingleWord {
-		return fmt.Errorf("added token %q: single_word is not supported", a.Content)
-	}
 	t.special[a.ID] = t.special[a.ID] || a.Special
 	err := t.add(a.Content, a.ID)
 	if a.Normalized {
@@ -150,7 +154,7 @@ func (t *Tokenizer) setEnds(bos, eos string, ids []int32) error {
 
 // The byte-level alphabet of GPT-2 writes every byte as a printable character: those that print as themselves, the
 // others, in order, as U+0100 and up.
-var byteRunes, runeBytes = alphabet()
+var byteRunes, byteOf = alphabet()
 
 func alphabet() (runes [256]rune, bytes map[rune]byte) {
 	bytes = map[rune]byte{}
@@ -175,15 +179,22 @@ func alphabetOf(bytes string) string {
 	return b.String()
 }
 
-// bytesOf is the inverse. A token with a character out of the alphabet, which only added tokens can have, is itself.
-func bytesOf(token string) string {
+// bytesOf is the inverse; a token with a character out of the alphabet has none.
+func bytesOf(token string) (bytes string, ok bool) {
+	plain := true
+	for i := range len(token) {
+		plain = plain && token[i] >= '!' && token[i] <= '~'
+	}
+	if plain { // most tokens of English are themselves
+		return token, true
+	}
 	b := make([]byte, 0, len(token))
 	for _, r := range token {
-		x, ok := runeBytes[r]
+		x, ok := byteOf[r]
 		if !ok {
-			return token
+			return "", false
 		}
 		b = append(b, x)
 	}
-	return string(b)
+	return string(b), true
 }

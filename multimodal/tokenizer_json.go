@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// OpenTokenizer reads the tokenizer of the model at path, a byte-level BPE: a .gguf file's, or a Hugging Face folder's
-// tokenizer.json, with the end and beginning tokens from tokenizer_config.json and generation_config.json (or config.json)
-// beside it, where they are. The post-processor is not applied.
+// OpenTokenizer reads the tokenizer of the model at path, a BPE: a .gguf file's, or a Hugging Face folder's tokenizer.json,
+// with the end and beginning tokens from tokenizer_config.json and generation_config.json (or config.json) beside it, where
+// they are.
 func OpenTokenizer(path string) (tok *Tokenizer, err error) {
 	s, err := openSource(path)
 	if err == nil {
@@ -45,18 +45,19 @@ func (s source) tokenizer() (*Tokenizer, tokenizerConfig, error) {
 }
 
 type tokenizerFile struct {
-	AddedTokens  []addedToken `json:"added_tokens"`
-	Normalizer   *component   `json:"normalizer"`
-	PreTokenizer *component   `json:"pre_tokenizer"`
-	Decoder      *component   `json:"decoder"`
-	Model        bpeModel     `json:"model"`
+	AddedTokens   []addedToken `json:"added_tokens"`
+	Normalizer    *component   `json:"normalizer"`
+	PreTokenizer  *component   `json:"pre_tokenizer"`
+	PostProcessor *component   `json:"post_processor"`
+	Decoder       *component   `json:"decoder"`
+	Model         bpeModel     `json:"model"`
 }
 
 type bpeModel struct {
 	Type         string           `json:"type"`
-	Vocab        map[string]int32 `json:"vocab"`         // tokens in the byte-level alphabet
+	Vocab        map[string]int32 `json:"vocab"`
 	Merges       []mergePair      `json:"merges"`        // by falling priority
-	Unknown      string           `json:"unk_token"`     // for bytes that have no token; "" drops them
+	Unknown      string           `json:"unk_token"`     // for what has no token; "" drops it
 	IgnoreMerges bool             `json:"ignore_merges"` // a word that is a token of the vocabulary is not merged
 	Dropout      *float64         `json:"dropout"`
 	Prefix       string           `json:"continuing_subword_prefix"`
@@ -65,134 +66,89 @@ type bpeModel struct {
 	ByteFallback bool             `json:"byte_fallback"`
 }
 
-// component is a normalizer, pre-tokenizer or decoder with the fields of all of them.
-type component struct {
-	Type          string      `json:"type"`
-	Normalizers   []component `json:"normalizers"`
-	Pretokenizers []component `json:"pretokenizers"`
-	Decoders      []component `json:"decoders"`
-	Pattern       struct{ Regex string }
-	Behavior      string `json:"behavior"`
-	Invert        bool   `json:"invert"`
-	Individual    bool   `json:"individual_digits"`
-	PrefixSpace   bool   `json:"add_prefix_space"`
-	UseRegex      *bool  `json:"use_regex"` // absent: true
-}
-
 // mergePair is two tokens, written as "left right" or as ["left", "right"].
-type mergePair []string
+type mergePair struct{ left, right string }
 
 func (m *mergePair) UnmarshalJSON(raw []byte) error {
+	var tokens []string
 	var s string
-	if json.Unmarshal(raw, &s) != nil {
-		return json.Unmarshal(raw, (*[]string)(m))
+	if raw[0] != '"' {
+		if err := json.Unmarshal(raw, &tokens); err != nil {
+			return err
+		}
+	} else if err := json.Unmarshal(raw, &s); err != nil {
+		return err
+	} else {
+		tokens = strings.SplitN(s, " ", 2)
 	}
-	*m = strings.SplitN(s, " ", 2)
+	if len(tokens) != 2 {
+		return fmt.Errorf("a merge has the tokens %q, want two", tokens)
+	}
+	m.left, m.right = tokens[0], tokens[1]
 	return nil
 }
 
 func (m *bpeModel) check() error {
 	for part, unsupported := range map[string]bool{
-		fmt.Sprintf("model %q", m.Type):  m.Type != "BPE" && m.Type != "",
-		"a model without vocabulary":     len(m.Vocab) == 0,
-		"dropout":                        m.Dropout != nil && *m.Dropout != 0,
-		"continuing_subword_prefix":      m.Prefix != "",
-		"end_of_word_suffix":             m.Suffix != "",
-		"byte_fallback":                  m.ByteFallback,
-		"fuse_unk with an unknown token": m.FuseUnknown && m.Unknown != "",
+		fmt.Sprintf("model %q", m.Type): m.Type != "BPE" && m.Type != "",
+		"a model without vocabulary":    len(m.Vocab) == 0,
+		"dropout":                       m.Dropout != nil && *m.Dropout != 0,
+		"continuing_subword_prefix":     m.Prefix != "",
+		"end_of_word_suffix":            m.Suffix != "",
 	} {
 		if unsupported {
-			return fmt.Errorf("%s is not supported: want a byte-level BPE model", part)
+			return fmt.Errorf("%s is not supported: want a BPE model", part)
 		}
 	}
 	return nil
 }
 
 func (f *tokenizerFile) tokenizer() (*Tokenizer, error) {
-	t := &Tokenizer{ids: map[string]int32{}, special: map[int32]bool{}, bos: noID}
+	const maxSteps = 32 // bounds what a hostile file can make of every text; the longest sequences in use have five
+	t := &Tokenizer{ids: f.Model.Vocab, special: map[int32]bool{}, bos: noID}
 	err := f.Model.check()
-	if err == nil {
-		err = f.components(t)
+	for _, c := range []*component{f.Normalizer, f.PreTokenizer, f.PostProcessor, f.Decoder} {
+		if n := len(c.steps()); n > maxSteps && err == nil {
+			err = fmt.Errorf("a Sequence with %d steps: more than %d are not supported", n, maxSteps)
+		}
 	}
 	for token, id := range f.Model.Vocab {
 		if err == nil {
 			err = t.add(token, id)
 		}
 	}
+	byteLevel := false
+	if err == nil {
+		t.normalize, err = f.Normalizer.normalizer()
+	}
+	if err == nil {
+		t.lead, t.split, byteLevel, err = f.PreTokenizer.preTokenizer()
+	}
+	if byteLevel && f.Model.ByteFallback && err == nil {
+		err = errors.New("byte_fallback with ByteLevel is not supported")
+	}
+	if err == nil {
+		t.bpe, err = newBPE(&f.Model, byteLevel)
+	}
 	for _, a := range f.AddedTokens {
 		if err == nil {
 			err = t.addAdded(a)
 		}
 	}
-	if err != nil {
-		return nil, err
+	if err == nil {
+		t.before, t.after, err = f.PostProcessor.specials(len(t.names))
 	}
-	t.text = make([]string, len(t.names))
-	for id, name := range t.names {
-		t.text[id] = bytesOf(name)
+	written := slices.Clone(t.names)
+	for _, a := range f.AddedTokens {
+		if a.Normalized && err == nil { // the reference writes these as it looks for them
+			written[a.ID] = t.normalize(a.Content)
+		}
 	}
-	t.bpe, err = newBPE(f.Model)
+	if err == nil {
+		t.decoder, err = f.Decoder.decoder(written)
+	}
+	if err == nil && !byteLevel && !f.Model.IgnoreMerges {
+		t.split = chain(t.split, atMarks(f.Model.Vocab))
+	}
 	return t, err
-}
-
-// components sets what t does to text before the merges.
-func (f *tokenizerFile) components(t *Tokenizer) error {
-	t.normalize = func(s string) string { return s }
-	for _, c := range f.Normalizer.steps() {
-		if c.Type != "NFC" {
-			return fmt.Errorf("normalizer %q is not supported", c.Type)
-		}
-		t.normalize = nfc
-	}
-	var splitters []splitter
-	byteLevel := false
-	for _, c := range f.PreTokenizer.steps() {
-		if byteLevel {
-			return fmt.Errorf("pre-tokenizer %q behind ByteLevel is not supported", c.Type)
-		}
-		s, err := c.splitter()
-		if err != nil {
-			return err
-		}
-		splitters = append(splitters, s)
-		byteLevel = c.Type == "ByteLevel"
-	}
-	t.split = chain(splitters)
-	decoders := f.Decoder.steps()
-	switch {
-	case !byteLevel:
-		return errors.New("there is no ByteLevel pre-tokenizer: only byte-level BPE is supported")
-	case len(decoders) != 1 || decoders[0].Type != "ByteLevel":
-		return fmt.Errorf("%d decoders, want one: ByteLevel", len(decoders))
-	}
-	return nil
-}
-
-// steps are what a Sequence consists of, or c alone; none where it is absent.
-func (c *component) steps() (all []component) {
-	if c == nil {
-		return nil
-	} else if c.Type != "Sequence" {
-		return []component{*c}
-	}
-	for _, part := range slices.Concat(c.Normalizers, c.Pretokenizers, c.Decoders) {
-		all = append(all, part.steps()...)
-	}
-	return all
-}
-
-// splitter is c as a pre-tokenizer.
-func (c *component) splitter() (splitter, error) {
-	switch {
-	case c.Type == "Digits" && c.Individual:
-		return splitDigits, nil
-	case c.Type == "ByteLevel" && !c.PrefixSpace && c.UseRegex != nil && !*c.UseRegex:
-		return chain(nil), nil
-	case c.Type == "ByteLevel" && !c.PrefixSpace:
-		return splitGPT2, nil
-	case c.Type == "Split" && c.Behavior == "Isolated" && !c.Invert && c.Pattern.Regex != "":
-		return splitRegex(c.Pattern.Regex)
-	}
-	return nil, fmt.Errorf("pre-tokenizer %q is not supported or not with these settings: want ByteLevel without add_prefix_space, "+
-		"Digits with individual_digits, or Split by a Regex with behavior Isolated", c.Type)
 }

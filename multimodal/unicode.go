@@ -1,6 +1,7 @@
 package multimodal
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"unicode"
@@ -38,6 +39,12 @@ var classes = sync.OnceValue(func() *[unicode.MaxRune + 1]class {
 	return table
 })
 
+// inWord reports whether a single_word token cannot stand beside r: \w of the reference.
+func inWord(r rune) bool {
+	return classes()[r]&letter != 0 ||
+		unicode.In(r, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
+}
+
 func isSpace(r rune) bool { return classes()[r]&space != 0 }
 
 // regexClasses are the ranges (pairs of first and last) of the classes that patterns of tokenizer.json name.
@@ -54,11 +61,49 @@ func nfc(text string) string {
 	for i, r := range text {
 		if table[r]&unordered != 0 {
 			end := i + utf8.RuneLen(r)
-			b.WriteString(norm.NFC.String(text[start:i]))
+			b.WriteString(compose(text[start:i]))
 			b.WriteString(text[i:end])
 			start = end
 		}
 	}
-	b.WriteString(norm.NFC.String(text[start:]))
+	if start == 0 {
+		return compose(text)
+	}
+	b.WriteString(compose(text[start:]))
 	return b.String()
+}
+
+// compose is norm.NFC without the joiner that x/text puts after 30 marks (Stream-Safe Text).
+func compose(text string) string {
+	const joiner = "\u034f"
+	short := norm.NFC.String(text)
+	if strings.Count(short, joiner) == strings.Count(text, joiner) {
+		return short
+	}
+	ccc := func(r rune) uint8 { return norm.NFD.PropertiesString(string(r)).CCC() }
+	var all []rune
+	for _, r := range text {
+		all = append(all, []rune(norm.NFD.String(string(r)))...)
+	}
+	for i := 0; i < len(all); i++ {
+		from := i
+		for i < len(all) && ccc(all[i]) > 0 {
+			i++
+		}
+		slices.SortStableFunc(all[from:i], func(a, b rune) int { return int(ccc(a)) - int(ccc(b)) })
+	}
+	done, starter, last := all[:0], -1, uint8(0)
+	for _, r := range all {
+		class := ccc(r)
+		if starter >= 0 && (len(done) == starter+1 || last < class) {
+			if pair := []rune(norm.NFC.String(string([]rune{done[starter], r}))); len(pair) == 1 {
+				done[starter] = pair[0]
+				continue
+			}
+		}
+		if done, last = append(done, r), class; class == 0 {
+			starter = len(done) - 1
+		}
+	}
+	return string(done)
 }

@@ -166,9 +166,9 @@ func unknownKey(key string, t reflect.Type) error {
 	const wrongTable = 2 // a slip of two letters in the right table is nearer than one in another
 	best, least, lower := "", 0, strings.ToLower(key)
 	for _, known := range knownKeys(t, "") {
-		d := editDistance(leaf(lower), leaf(known))
+		d := EditDistance(leaf(lower), leaf(known))
 		if d > 0 {
-			d = min(editDistance(lower, known), d+wrongTable)
+			d = min(EditDistance(lower, known), d+wrongTable)
 		}
 		if table(lower) != table(known) {
 			d++
@@ -197,8 +197,8 @@ func knownKeys(t reflect.Type, prefix string) []string {
 	return keys
 }
 
-// editDistance is the least number of insertions, deletions and replacements of bytes that turn a into b (Levenshtein).
-func editDistance(a, b string) int {
+// EditDistance is the least number of insertions, deletions and replacements of bytes that turn a into b (Levenshtein).
+func EditDistance(a, b string) int {
 	row := make([]int, len(b)+1) // distances of a[:i] to every b[:j]
 	for j := range row {
 		row[j] = j

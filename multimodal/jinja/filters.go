@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"math"
+	"math/big"
 	"regexp"
 	"slices"
 	"strconv"
@@ -9,118 +10,197 @@ import (
 	"unicode/utf8"
 )
 
-var filters = map[string]native{
-	"filter batch(items, linecount)": func(r *run, a []any) any {
-		batches := []any{}
-		n := small(a[1])
+var filters = map[string]any{
+	"filter attr(v, name)": func(r *run, v any, name string) any { return r.member(v, name, attribute, nothing) },
+	"filter batch(items, linecount, fill_with=none)": func(r *run, items []any, n int, fill any) any {
 		check(n > 0, "ValueError: batch of %d", n)
-		for part := range slices.Chunk(r.iterate(a[0]), n) {
+		batches := []any{}
+		for part := range slices.Chunk(items, n) {
+			if fill != nil {
+				r.spend(perValue * n)
+				part = slices.Concat(part, slices.Repeat([]any{fill}, n-len(part)))
+			}
 			batches = append(batches, list(part))
 		}
 		return generator(batches)
 	},
-	"filter capitalize(s)": onText(capital),
-	"filter count|length(items)": func(r *run, a []any) any {
-		check(typeName(a[0]) != "generator", "TypeError: object of type 'generator' has no len()")
-		if s, ok := a[0].(string); ok {
+	"filter count|length(items)": func(r *run, v any) any {
+		check(typeName(v) != "generator", "TypeError: object of type 'generator' has no len()")
+		if s, ok := plain(v).(string); ok {
 			return utf8.RuneCountInString(s)
 		}
-		return len(r.iterate(a[0]))
+		return len(r.iterate(v))
 	},
-	"filter e|escape(s)": onText(escapes.Replace),
-	"filter float(v, default=0.0)": func(_ *run, a []any) any {
-		if f, ok := readFloat(a[0]); ok {
+	"filter e|escape(v)": (*run).escape,
+	"filter float(v, default=0.0)": func(v, standard any) any {
+		if f, ok := readFloat(v); ok {
 			return f
 		}
-		return a[1]
+		return standard
 	},
-	"filter indent(s, width=4, first=false, blank=false)": func(r *run, a []any) any {
-		width := r.spaces(a[1])
+	"filter format(s, *)": func(r *run, s string, args []any, named *dict) any {
+		check(len(args) == 0 || len(named.keys) == 0, "FilterArgumentError: format takes positional or keyword arguments")
+		if len(named.keys) > 0 {
+			return r.percent(s, named)
+		}
+		return r.percent(s, tuple(args...))
+	},
+	"filter groupby(items, attribute, default=none, case_sensitive=false)": func(
+		r *run, items []any, path, standard any, sensitive bool) any {
+		get, groups := r.getter(path, sensitive, standard), []any{}
+		items = r.sorted(items, get, false)
+		for i, v := range items {
+			if i == 0 || !r.equal(get(items[i-1]), get(v)) {
+				group := &seq{kind: "tuple", items: []any{r.getter(path, true, standard)(v), list[any](nil)}, group: true}
+				groups = append(groups, group)
+			}
+			members := groups[len(groups)-1].(*seq).items[1].(*seq)
+			members.items = append(members.items, v)
+		}
+		return groups
+	},
+	"filter indent(s, width=4, first=false, blank=false)": func(r *run, v, width any, first, blank bool) any {
+		s, pad := as[string](v), r.spaces(width)
 		return r.capture(func() {
-			for i, line := range lineEnd.Split(r.str(a[0]), -1) {
+			for i, line := range lineEnd.Split(s, -1) {
 				if i > 0 {
 					r.put("\n")
 				}
-				if i == 0 && truth(a[2]) || i > 0 && (line != "" || truth(a[3])) {
-					r.put(width)
+				if i == 0 && first || i > 0 && (line != "" || blank) {
+					r.put(pad)
 				}
 				r.put(line)
 			}
 		})
 	},
-	"filter int(v, default=0)": func(_ *run, a []any) any {
-		if i, ok := asInt(a[0]); ok {
-			return i
-		} else if f, ok := readFloat(a[0]); ok && finite(f) {
-			return exact(f)
+	"filter int(v, default=0, base=10)": func(v, standard any, base int) any {
+		s, isText := v.(string)
+		if i := integer(v); i != nil {
+			return normal(i)
+		} else if isText && base > 1 && base <= 36 {
+			s = strings.TrimPrefix(strings.ToLower(strings.TrimFunc(s, isSpace)), map[int]string{2: "0b", 8: "0o", 16: "0x"}[base])
+			if i, ok := new(big.Int).SetString(ungroup(s), base); ok {
+				return normal(i)
+			}
 		}
-		return a[1]
+		f, ok := readFloat(v)
+		if !ok || isText && !finite(f) {
+			return standard
+		}
+		return whole(f)
 	},
-	"filter items(dict)":          func(_ *run, a []any) any { return generator(as[*dict](a[0]).items()) },
-	"filter join(items, d='')":    func(r *run, a []any) any { return r.join(r.iterate(a[0]), r.str(a[1])) },
-	"filter list(items)":          func(r *run, a []any) any { return list(slices.Clone(r.iterate(a[0]))) },
-	"filter lower(s)":             onText(strings.ToLower),
+	"filter items(dict)": func(r *run, v any) any {
+		if _, ok := v.(undefined); ok {
+			return generator(nil)
+		}
+		return generator(as[*dict](v).items(r))
+	},
+	"filter join(items, d='', attribute=none)": func(r *run, items []any, sep, path any) any {
+		return r.join(r.each(items, r.getter(path, true)), r.str(sep))
+	},
+	"filter last(v)": func(r *run, v any) any {
+		check(typeName(v) != "generator", "TypeError: 'generator' object is not reversible")
+		return at(r.iterate(v), -1)
+	},
+	"filter list(items)":          func(items []any) any { return list(items) },
 	"filter map(items, *)":        mapped,
 	"filter reject(items, *)":     choose(false, false),
 	"filter rejectattr(items, *)": choose(true, false),
-	"filter pprint(v)": func(r *run, a []any) any {
-		s := r.write(writer{comma: ", ", colon: ": ", sort: true}, a[0])
+	"filter pprint(v)": func(r *run, v any) any {
+		s := r.write(writer{comma: ", ", colon: ": ", sort: true}, v)
 		check(utf8.RuneCountInString(s) <= 80, "pprint of more than one line is not supported")
 		return s
 	},
-	"filter replace(s, old, new, count=-1)": replace,
-	"filter reverse(items)": func(r *run, a []any) any {
-		items := slices.Clone(r.iterate(a[0]))
+	"filter reverse(v)": func(r *run, v any) any {
+		items := slices.Clone(r.iterate(v))
 		slices.Reverse(items)
-		if typeName(a[0]) == "str" {
+		if typeName(v) == "str" {
 			return r.join(items, "")
 		}
 		return generator(items)
 	},
-	// Halves go to the even digit, and a whole number stays one.
-	"filter round(n, precision=0)": func(_ *run, a []any) any {
-		precision := small(a[1])
-		check(precision >= 0 && precision <= 300, "ValueError: cannot round to %d digits", precision)
-		if f, ok := a[0].(float64); ok {
+	// With method "common" halves go to the even digit, and a whole number stays one.
+	"filter round(n, precision=0, method='common')": func(n any, precision int, method string) any {
+		f, ok := asFloat(n)
+		to, known := map[string]func(float64) float64{"common": math.RoundToEven, "ceil": math.Ceil, "floor": math.Floor}[method]
+		check(ok && known && max(precision, -precision) <= 300, "TypeError, ValueError or FilterArgumentError: cannot round %v", n)
+		isInt, scale := integer(n) != nil && method == "common", math.Pow10(precision)
+		if isInt && precision >= 0 {
+			return normal(integer(n))
+		} else if f = to(f*scale) / scale; isInt {
+			return whole(f)
+		} else if method == "common" && precision >= 0 {
+			f, _ = asFloat(n)
 			f, _ = strconv.ParseFloat(strconv.FormatFloat(f, 'f', precision, 64), 64)
-			return f
 		}
-		return small(a[0])
+		return f
 	},
+	"filter safe(v)":              func(r *run, v any) any { return markup(r.str(v)) },
 	"filter select(items, *)":     choose(false, true),
 	"filter selectattr(items, *)": choose(true, true),
-	"filter sort(items, reverse=false, case_sensitive=false, attribute=none)": func(r *run, a []any) any {
-		return list(r.sorted(r.iterate(a[0]), r.getter(a[3]), !truth(a[2]), truth(a[1])))
-	},
-	"filter sum(items, start=0)": func(r *run, a []any) any {
-		for _, e := range r.iterate(a[0]) {
-			a[1] = r.operate("+", a[1], e)
+	"filter slice(items, slices, fill_with=none)": func(items []any, n int, fill any) any {
+		check(n > 0 && n <= 1<<16, "ZeroDivisionError or MemoryError: %d slices", n)
+		parts, size, longer := []any{}, len(items)/n, len(items)%n
+		for i := range n {
+			part := list(items[i*size+min(i, longer) : (i+1)*size+min(i+1, longer)])
+			if fill != nil && i >= longer {
+				part.items = append(part.items, fill)
+			}
+			parts = append(parts, part)
 		}
-		return a[1]
+		return generator(parts)
 	},
-	"filter title(s)": onText(func(s string) string { return titleWord.ReplaceAllStringFunc(s, capital) }),
-	"filter tojson(v, ensure_ascii=false, indent=none, separators=none, sort_keys=false)": func(r *run, a []any) any {
-		w := writer{json: true, comma: ", ", colon: ": ", ascii: truth(a[1]), sort: truth(a[4])}
-		if a[2] != nil {
-			w.newline, w.indent, w.comma = "\n", r.spaces(a[2]), ","
+	"filter sort(items, reverse=false, case_sensitive=false, attribute=none)": func(
+		r *run, items []any, reverse, sensitive bool, path any) any {
+		return r.sorted(items, r.getter(path, sensitive), reverse)
+	},
+	"filter sum(items, attribute=none, start=0)": func(r *run, items []any, path, sum any) any {
+		check(typeName(sum) != "str", "TypeError: sum() can't sum strings")
+		for _, v := range r.each(items, r.getter(path, true)) {
+			sum = r.operate("+", sum, v)
 		}
-		if a[3] != nil {
-			pair := r.iterate(a[3])
+		return sum
+	},
+	"filter title(s)": func(r *run, s string) string {
+		return titleWord.ReplaceAllStringFunc(s, func(word string) string {
+			_, n := utf8.DecodeRuneInString(word)
+			return r.upper(word[:n]) + r.lower(word[n:])
+		})
+	},
+	"filter tojson(v, ensure_ascii=false, indent=none, separators=none, sort_keys=false)": func(
+		r *run, v any, ascii bool, indent, separators any, sort bool) any {
+		w := writer{json: true, comma: ", ", colon: ": ", ascii: ascii, sort: sort}
+		if indent != nil {
+			w.newline, w.indent, w.comma = "\n", r.spaces(indent), ","
+		}
+		if separators != nil {
+			pair := r.iterate(separators)
 			check(len(pair) == 2, "ValueError: separators takes an item and a key separator")
 			w.comma, w.colon = as[string](pair[0]), as[string](pair[1])
 		}
-		return r.write(w, a[0])
+		return r.write(w, v)
 	},
-	"filter trim(s, chars=none)": trim(strings.TrimFunc),
-	"filter upper(s)":            onText(strings.ToUpper),
-	"filter wordcount(s)":        onText(func(s string) int { return len(words.FindAllStringIndex(s, -1)) }),
-	"filter xmlattr(dict)": func(r *run, a []any) any {
+	"filter unique(items, case_sensitive=false, attribute=none)": func(r *run, items []any, sensitive bool, path any) any {
+		seen, get := &dict{}, r.getter(path, sensitive)
+		return generator(r.keep(items, func(v any) bool {
+			before := len(seen.keys)
+			seen.put(r, get(v), nil)
+			return len(seen.keys) > before
+		}))
+	},
+	"filter wordcount(s)": func(s string) int { return len(words.FindAllStringIndex(s, -1)) },
+	"filter xmlattr(dict, autospace=true)": func(r *run, d *dict, space bool) any {
 		return r.capture(func() {
-			for _, k := range as[*dict](a[0]).keys {
-				label, v := r.str(k), as[*dict](a[0]).values[k]
+			for _, k := range d.keys {
+				v, _ := d.get(r, k)
+				label := r.str(k)
 				check(!strings.ContainsAny(label, " \t\n\f\r/>="), "ValueError: invalid character in attribute name: %s", label)
-				if !missing(v) && v != nil {
-					r.put(" ", escapes.Replace(label), `="`, escapes.Replace(r.str(v)), `"`)
+				if _, ok := v.(undefined); !ok && v != nil {
+					if space {
+						r.put(" ")
+					}
+					r.put(escapes.Replace(label), `="`, escapes.Replace(r.str(v)), `"`)
+					space = true
 				}
 			}
 		})
@@ -131,17 +211,43 @@ var (
 	words     = regexp.MustCompile(`[\pL\pN\pM_]+`)
 	titleWord = regexp.MustCompile(`[^-({\[<\s\v\x1c-\x1f\x{85}\pZ]+`)
 	lineEnd   = regexp.MustCompile(`\r\n|[\n\r\v\f\x1c-\x1e\x{85}\x{2028}\x{2029}]`)
+	grouped   = regexp.MustCompile(`\d+(?:_\d+)+`)
 	escapes   = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;")
 )
 
-func itself(v any) any { return v }
-
-// getter reads an attribute path such as "function.name"; nil is the element itself.
-func (r *run) getter(path any) func(any) any {
-	if path == nil {
-		return itself
+// escape is for HTML what v shows.
+func (r *run) escape(v any) markup {
+	r.spend(size(v))
+	if safe, ok := v.(markup); ok {
+		return safe
 	}
+	return markup(escapes.Replace(r.str(v)))
+}
+
+// ungroup takes the underscores out of groups of digits.
+func ungroup(s string) string {
+	return grouped.ReplaceAllStringFunc(s, func(digits string) string { return strings.ReplaceAll(digits, "_", "") })
+}
+
+func nothing(*run, any, any) (any, bool) { return nil, false }
+
+// each is what f gives of the items.
+func (r *run) each(items []any, f func(any) any) []any {
+	values := make([]any, len(items))
+	for i, v := range items {
+		r.spend(perValue)
+		values[i] = f(v)
+	}
+	return values
+}
+
+// getter reads an attribute path such as "function.name"; nil is the element itself. Unless sensitive, text counts in lower
+// case. A standard value other than nil replaces what is missing.
+func (r *run) getter(path any, sensitive bool, standard ...any) func(any) any {
 	keys := strings.Split(r.str(path), ".")
+	if path == nil {
+		keys = nil
+	}
 	return func(v any) any {
 		for _, part := range keys {
 			key := any(part)
@@ -149,26 +255,25 @@ func (r *run) getter(path any) func(any) any {
 				key = i
 			}
 			v = r.member(v, key, item, attribute)
+			if _, ok := v.(undefined); ok && len(standard) > 0 && standard[0] != nil {
+				v = standard[0]
+			}
+		}
+		if s, ok := v.(string); ok && !sensitive {
+			return r.lower(s)
 		}
 		return v
 	}
 }
 
-// sorted sorts a copy by what get gives of the elements, text in lower case if folded.
-func (r *run) sorted(items []any, get func(any) any, folded, reverse bool) []any {
-	key := func(v any) any {
-		v = get(v)
-		if s, ok := v.(string); ok && folded {
-			return strings.ToLower(s)
-		}
-		return v
-	}
+// sorted sorts a copy by what get gives of the elements.
+func (r *run) sorted(items []any, get func(any) any, reverse bool) []any {
 	items = slices.Clone(items)
 	slices.SortStableFunc(items, func(a, b any) int {
 		if reverse {
 			a, b = b, a
 		}
-		return r.compare("<", key(a), key(b))
+		return r.compare("<", get(a), get(b))
 	})
 	return items
 }
@@ -181,40 +286,46 @@ func (r *run) applied(what string, args []any, named *dict) func(any) any {
 	return func(v any) any { return r.call(f, slices.Concat([]any{v}, args[1:]), named) }
 }
 
-func mapped(r *run, a []any) any {
-	items, args, named := slices.Clone(r.iterate(a[0])), r.iterate(a[1]), as[*dict](a[2])
-	path, byAttribute := named.get("attribute")
-	apply := r.getter(path)
+// elements is what map, select and their like iterate over: of none, false and 0, nothing.
+func (r *run) elements(v any) []any {
+	if !truth(v) {
+		return nil
+	}
+	return r.iterate(v)
+}
+
+func mapped(r *run, v any, args []any, named *dict) any {
+	items := r.elements(v)
+	path, byAttribute := named.get(r, "attribute")
 	if !byAttribute {
-		apply = r.applied("filter", args, named)
+		return generator(r.each(items, r.applied("filter", args, named)))
 	}
-	check(!byAttribute || len(args)+len(named.keys) == 1, "FilterArgumentError: map takes a filter or an attribute")
-	for i, v := range items {
-		items[i] = apply(v)
-	}
-	return generator(items)
+	standard, hasDefault := named.get(r, "default")
+	check(len(args) == 0 && (len(named.keys) == 1 || hasDefault && len(named.keys) == 2), "FilterArgumentError: arguments of map")
+	return generator(r.each(items, r.getter(path, true, standard)))
 }
 
 // choose keeps the elements that pass, or fail, a test, of an attribute or of themselves; without a test, their truth counts.
-func choose(byAttribute, want bool) native {
-	return func(r *run, a []any) any {
-		args, get, test := r.iterate(a[1]), itself, itself
+func choose(byAttribute, want bool) any {
+	return func(r *run, v any, args []any, named *dict) any {
+		get := r.getter(nil, true)
+		test := get
 		if byAttribute {
 			mustExist(at(args, 0))
-			get, args = r.getter(args[0]), args[1:]
+			get, args = r.getter(args[0], true), args[1:]
 		}
 		if len(args) > 0 {
-			test = r.applied("test", args, as[*dict](a[2]))
+			test = r.applied("test", args, named)
 		}
-		return generator(r.keep(r.iterate(a[0]), func(e any) bool { return truth(test(get(e))) == want }))
+		return generator(r.keep(r.elements(v), func(e any) bool { return truth(test(get(e))) == want }))
 	}
 }
 
 // readFloat is what Python's float() makes of a value.
 func readFloat(v any) (f float64, ok bool) {
 	mustExist(v)
-	if s, isText := v.(string); isText && !strings.ContainsAny(s, "xXpP_") { // Go's own notations
-		f, err := strconv.ParseFloat(strings.TrimFunc(s, isSpace), 64)
+	if s, isText := v.(string); isText && !strings.ContainsAny(s, "xXpP") { // Go's own notations
+		f, err := strconv.ParseFloat(ungroup(strings.TrimFunc(s, isSpace)), 64)
 		return f, err == nil || math.IsInf(f, 0)
 	}
 	return asFloat(v)
@@ -225,28 +336,31 @@ func (r *run) spaces(width any) string {
 	if s, ok := width.(string); ok {
 		return s
 	}
-	return r.repeat(" ", small(width)).(string)
+	return r.operate("*", " ", small(width)).(string)
 }
 
-var sequences = []string{"str", "list", "tuple", "dict", "range", "Undefined"}
+var sequences = []string{"str", "Markup", "list", "tuple", "dict", "range", "Undefined"}
 
-var tests = map[string]native{
+var tests = map[string]any{
 	"test boolean(v)":       isOf("bool"),
-	"test callable(v)":      isOf("function"),
-	"test false(v)":         func(_ *run, a []any) any { return a[0] == false },
+	"test callable(v)":      isOf("function", "LoopContext", "Undefined"),
+	"test escaped(v)":       isOf("Markup"),
+	"test false(v)":         func(v any) bool { return v == false },
+	"test filter(name)":     func(r *run, name string) bool { return r.library["filter"][name] != nil },
 	"test float(v)":         isOf("float"),
 	"test integer(v)":       isOf("int"),
 	"test iterable(v)":      isOf(append(sequences, "generator", "dict_keys", "dict_values", "dict_items")...),
 	"test mapping(v)":       isOf("dict"),
 	"test none(v)":          isOf("NoneType"),
-	"test number(v)":        isOf("int", "float", "bool"),
-	"test sameas(v, other)": func(r *run, a []any) any { return typeName(a[0]) == typeName(a[1]) && r.equal(a[0], a[1]) },
+	"test number(v)":        isNumber,
+	"test sameas(v, other)": func(v, other any) bool { return v == other && typeName(v) != "Undefined" },
 	"test sequence(v)":      isOf(sequences...),
-	"test string(v)":        isOf("str"),
-	"test true(v)":          func(_ *run, a []any) any { return a[0] == true },
+	"test string(v)":        isOf("str", "Markup"),
+	"test test(name)":       func(r *run, name string) bool { return r.library["test"][name] != nil },
+	"test true(v)":          func(v any) bool { return v == true },
 	"test undefined(v)":     isOf("Undefined"),
 }
 
-func isOf(types ...string) native {
-	return func(_ *run, a []any) any { return slices.Contains(types, typeName(a[0])) }
+func isOf(types ...string) any {
+	return func(v any) bool { return slices.Contains(types, typeName(v)) }
 }

@@ -10,11 +10,21 @@ import (
 )
 
 var hostile = map[string]string{
-	"nested loops": strings.Repeat("{% for i in range(100000) %}", 5) + "x" + strings.Repeat("{% endfor %}", 5),
-	"empty loops":  strings.Repeat("{% for i in range(100000) %}", 5) + strings.Repeat("{% endfor %}", 5),
-	"growing text": "{% set n = namespace(s='x') %}{% for i in range(100) %}{% set n.s = n.s + n.s %}{% endfor %}",
-	"growing list": "{% set n = namespace(l=[1]) %}{% for i in range(100) %}{% set n.l = n.l + n.l %}{% endfor %}",
-	"shared list":  "{% set n = namespace(l=[1]) %}{% for i in range(100) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l }}",
+	"recursive loop": "{% for i in l recursive %}{{ loop(l) }}{% endfor %}{% for i in [1] recursive %}{{ loop([1, 2]) }}{% endfor %}",
+	"callers":        "{% macro f() %}{% call f() %}{{ caller() }}{% endcall %}{% endmacro %}{% call f() %}x{% endcall %}",
+	"cyclic":         "{% set n = namespace() %}{% set n.n = n %}{{ n.n.n.n }}",
+	"big integers":   "{% set n = namespace(i=3) %}{% for i in range(100) %}{% set n.i = n.i * n.i %}{% endfor %}",
+	"big digits":     "{% set i = 7 ** 20000 %}{% for j in range(100000) %}{% set x = i * i // i %}{% endfor %}",
+	"wide format":    "{{ '%999999d' % 1 }}{{ ('%999999d' * 1000) % range(1000) }}",
+	"case":           "{% set s = 'É' * 1000000 %}{% for i in range(100000) %}{% set x = s|title %}{% endfor %}",
+	"groups":         "{% set l = range(100000)|list %}{% for i in range(1000) %}{% set x = l|groupby('real') %}{% endfor %}",
+	"unique":         "{% set l = range(100000)|list %}{% for i in range(1000) %}{% set x = l|unique|list %}{% endfor %}",
+	"fill":           "{{ [1]|batch(100000000, 1)|list }}",
+	"nested loops":   strings.Repeat("{% for i in range(100000) %}", 5) + "x" + strings.Repeat("{% endfor %}", 5),
+	"empty loops":    strings.Repeat("{% for i in range(100000) %}", 5) + strings.Repeat("{% endfor %}", 5),
+	"growing text":   "{% set n = namespace(s='x') %}{% for i in range(100) %}{% set n.s = n.s + n.s %}{% endfor %}",
+	"growing list":   "{% set n = namespace(l=[1]) %}{% for i in range(100) %}{% set n.l = n.l + n.l %}{% endfor %}",
+	"shared list":    "{% set n = namespace(l=[1]) %}{% for i in range(100) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l }}",
 	"compared lists": "{% set n = namespace(l=[1], m=[1]) %}{% for i in range(99) %}{% set n.l = [n.l, n.l] %}" +
 		"{% set n.m = [n.m, n.m] %}{% endfor %}{{ n.l == n.m }}",
 	"shared JSON": "{% set n = namespace(l=[1]) %}{% for i in range(100) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l|tojson }}",
@@ -69,13 +79,16 @@ func TestATemplateWithoutEndIsAnErrorInBoundedTimeAndMemory(t *testing.T) {
 	for name, src := range hostile {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		start := time.Now()
-		tmpl, err := Parse(src)
-		if err == nil {
-			_, err = tmpl.Render(nil)
+		took, err := time.Hour, error(nil)
+		for tries := 0; tries < 3 && took > time.Second; tries++ { // other programs may hold the cores
+			start := time.Now()
+			var tmpl *Template
+			if tmpl, err = Parse(src); err == nil {
+				_, err = tmpl.Render(nil)
+			}
+			took = time.Since(start)
+			runtime.ReadMemStats(&after)
 		}
-		took := time.Since(start)
-		runtime.ReadMemStats(&after)
 		var e *Error
 		if !errors.As(err, &e) {
 			t.Errorf("%s: error %v", name, err)
@@ -94,7 +107,7 @@ func TestALongConversationIsWithinTheBudget(t *testing.T) {
 		"{% for m in messages %}{% set c = m.content.split('</think>')[-1].lstrip('\n') %}{{ m.role + '\n' + c|trim }}" +
 		"{% if loop.index0 > messages|length - 2 %}{{ m|tojson }}{% endif %}{% endfor %}"
 	message := map[string]any{"role": "user", "content": strings.Repeat("word ", 4000)}
-	messages := make([]any, 400)
+	messages := make([]any, 200)
 	for i := range messages {
 		messages[i] = message
 	}
@@ -102,7 +115,7 @@ func TestALongConversationIsWithinTheBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := tmpl.Render(map[string]any{"messages": messages}); err != nil || len(out) < 400*19999 {
+	if out, err := tmpl.Render(map[string]any{"messages": messages}); err != nil || len(out) < 200*19999 {
 		t.Errorf("%d bytes, %v", len(out), err)
 	}
 }
@@ -112,7 +125,7 @@ func TestUnsupportedConstructsAreErrorsAtLoadWithTheirLine(t *testing.T) {
 		"a\n{% include 'b' %}":             "line 2: TemplateSyntaxError: unknown or unsupported tag 'include'",
 		"{% set a = 1 %}\n\n{% do a %}":    "line 3: TemplateSyntaxError: unknown or unsupported tag 'do'",
 		"{{ 1 }}\n{{ 2|urlize }}":          "line 2: TemplateAssertionError: no filter named 'urlize'",
-		"{% if 1 %}\n{{ 2 is escaped }}":   "line 2: TemplateAssertionError: no test named 'escaped'",
+		"{% if 1 %}\n{{ 2 is prime }}":     "line 2: TemplateAssertionError: no test named 'prime'",
 		"\n{% for a in b %}\n\n":           "line 2: TemplateSyntaxError: unexpected end of template, expected one of [else endfor]",
 		"{# a\n#}\n{{ 'a\nb' }}\n{{ 1 + }": "line 5: TemplateSyntaxError: unexpected '}'",
 	} {
@@ -144,7 +157,11 @@ func FuzzParse(f *testing.F) {
 			f.Add(c.Source)
 		}
 	}
-	f.Fuzz(func(t *testing.T, src string) { _, _ = Parse(src) })
+	f.Fuzz(func(t *testing.T, src string) {
+		if _, err := Parse(src); err != nil && strings.Contains(err.Error(), "internal error") {
+			t.Error(err)
+		}
+	})
 }
 
 func FuzzRender(f *testing.F) {
@@ -160,8 +177,12 @@ func FuzzRender(f *testing.F) {
 		}
 		start := time.Now()
 		_, err = tmpl.Render(map[string]any{
-			"messages": json.RawMessage(messages), "x": json.RawMessage(`{"k":"v","l":[1,2.5,null,true]}`), "s": "hello world", "l": []any{1, 2, 3},
+			"messages": json.RawMessage(messages), "x": json.RawMessage(`{"k":"v","l":[1,2.5,null,true]}`), "s": "hello world",
+			"l": []any{1, 2, 3},
 		})
+		if err != nil && strings.Contains(err.Error(), "internal error") {
+			t.Error(err)
+		}
 		if took := time.Since(start); took > 5*time.Second { // fuzzing shares the cores
 			t.Errorf("took %v: %v", took, err)
 		}

@@ -3,15 +3,14 @@
 //
 // # Language
 //
-// Statements: if, for (filter, else), break, continue, set (also block and namespace form), macro, call, raw, generation
-// (renders its body). Expressions: Jinja's, with Python's arithmetic, slices, "%" (s and d), str.format (plain fields) and
+// Statements: if, for (filter, else, recursive), break, continue, set (also block and namespace form), filter, macro,
+// call, raw, generation (renders its body). Expressions: Jinja's, with Python's arithmetic, slices, "%", str.format and
 // methods. What can be called is listed in builtins.jinja, where the language can say it, and in the tables filters, tests,
 // globals and methods; what Parse does not know is its error.
 // trim_blocks and lstrip_blocks are on; nothing is HTML-escaped; values are immutable.
 //
-// Different from Jinja: there is no Markup; filters that return a generator run at once, though it can be read only once; case
-// mapping is one letter to one; computed integers stay within 2**53, those beyond 64 bits can only be shown and tested for
-// equality; 1, 1.0 and true are three keys of a dict.
+// Different from Jinja: escaped or safe text can only be shown; filters that return a generator run at once, though it can be
+// read only once; integers have at most 65,536 bits.
 //
 // # Values
 //
@@ -27,10 +26,11 @@ import (
 
 // A template is data from a model's author, so what it can use is limited.
 const (
-	maxSource = 1 << 20   // bytes of template
-	maxDepth  = 400       // statements, brackets, operators, calls or parts of a value within each other
-	maxWork   = 128 << 20 // bytes that a rendering reads or makes, kept or not
-	perValue  = 80        // bytes that a value which is read or kept counts for, beside its text
+	maxSource = 1 << 20  // bytes of template
+	maxTokens = 1 << 16  // in its tags and between them
+	maxDepth  = 400      // statements, brackets, operators, calls or parts of a value within each other
+	maxWork   = 64 << 20 // bytes that a rendering reads or makes, kept or not
+	perValue  = 80       // bytes that a value which is read or kept counts for, beside its text
 )
 
 // Error is what Parse and Render return.
@@ -64,8 +64,8 @@ func (p *position) recovered(err *error) {
 	case *Error:
 		e.Line = 1 + strings.Count(p.source[:p.at], "\n")
 		*err = e
-	default:
-		panic(e)
+	default: // a bug here must not end the program
+		*err = &Error{Msg: fmt.Sprintf("internal error: %v", e)}
 	}
 }
 
@@ -86,7 +86,8 @@ type Template struct {
 
 // Parse compiles a template. The error is an *Error.
 func Parse(src string) (t *Template, err error) {
-	p := &parser{library: builtins(), position: position{source: strings.TrimSuffix(newlines.Replace(src), "\n")}}
+	src = strings.TrimSuffix(newlines.Replace(src), "\n")
+	p := &parser{library: builtins(), special: map[string]bool{}, position: position{source: src}}
 	defer p.recovered(&err)
 	check(len(src) <= maxSource, "template of %d bytes; at most %d are read", len(src), maxSource)
 	p.lex()
@@ -98,7 +99,7 @@ func Parse(src string) (t *Template, err error) {
 func (t *Template) Render(vars map[string]any) (out string, err error) {
 	r := &run{position: position{source: t.source}, now: t.Now, library: builtins()}
 	defer r.recovered(&err)
-	r.scope, r.caller = &scope{vars: map[string]any{}}, noCaller
+	r.scope = &scope{vars: map[string]any{}}
 	for name, v := range vars {
 		r.scope.vars[name] = r.convert(v)
 	}
@@ -110,12 +111,11 @@ type (
 	stmt func(*run)
 	run  struct { // one rendering
 		position
-		out    *strings.Builder
-		scope  *scope
-		jump   string // the break or continue on its way to the loop
-		caller any    // of the macro that a call block is about to call
-		now    func() time.Time
-		work   int
+		out   *strings.Builder
+		scope *scope
+		jump  string // the break or continue on its way to the loop
+		now   func() time.Time
+		work  int
 		library
 	}
 	scope struct {
@@ -123,8 +123,6 @@ type (
 		up   *scope
 	}
 )
-
-const noCaller = undefined("UndefinedError: 'caller' is undefined")
 
 // spend counts work of n bytes.
 func (r *run) spend(n int) {

@@ -12,7 +12,8 @@ import (
 )
 
 type reference struct {
-	Templates map[string]string `json:"templates"`
+	Templates map[string]string          `json:"templates"`
+	Context   map[string]json.RawMessage `json:"context"` // of cases without one
 	Cases     []struct {
 		Template string                     `json:"tmpl"`
 		Name     string                     `json:"name"`
@@ -47,7 +48,7 @@ func loadReference(t testing.TB, path string) reference {
 // references have one layout. The first is rendered by transformers, one language feature a case; files with whole models'
 // templates can be put in its place. The second holds more features and two templates written for this test, rendered
 // by Jinja 3.1.6 with the same settings.
-var references = []string{"../../testdata/reference/text/templates.json.gz", "testdata/snippets.json.gz"}
+var references = []string{"../../testdata/reference/text/templates.json.gz", "testdata/snippets.json.gz", "testdata/language.json.gz"}
 
 // address is where CPython happened to keep an object.
 var address = regexp.MustCompile(`0x[0-9a-f]+>`)
@@ -65,6 +66,9 @@ func compare(t *testing.T, ref reference) {
 			source = ref.Templates[c.Template]
 		}
 		vars := map[string]any{}
+		if c.Context == nil {
+			c.Context = ref.Context
+		}
 		for k, v := range c.Context {
 			vars[k] = v
 		}

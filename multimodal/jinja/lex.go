@@ -38,7 +38,7 @@ var (
 	}
 	tokens = regexp.MustCompile(`(?s)^(?:` +
 		`((?:\d+_)*\d+(?:\.(?:\d+_)*\d+)?[eE][-+]?(?:\d+_)*\d+|(?:\d+_)*\d+\.(?:\d+_)*\d+|` +
-		`0[xX](?:_?[0-9a-fA-F])+|[1-9](?:_?\d)*|0(?:_?0)*)|` +
+		`0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+|[1-9](?:_?\d)*|0(?:_?0)*)|` +
 		`(is\s+not\b|not\s+in\b|==|!=|<=|>=|\*\*|//|[-+*/%~\[\](){}<>=.:|,])|` +
 		`([\pL_][\pL\pM\pN_]*)|` +
 		`('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))`)
@@ -82,6 +82,7 @@ func (p *parser) lex() {
 // emit adds a token that takes n bytes of the source.
 func (p *parser) emit(k kind, text string, n int) {
 	p.tokens = append(p.tokens, token{k, text, p.at})
+	check(len(p.tokens) <= maxTokens, "a template of more than %d tokens", maxTokens)
 	p.at += n
 }
 
@@ -140,10 +141,13 @@ func unescape(s string) string {
 			return ""
 		case e == `\'` || e == `\"`:
 			return e[1:]
+		case e[1] >= '0' && e[1] <= '7':
+			octal, _ := strconv.ParseUint(e[1:], 8, 32) // of the pattern's digits
+			return string(rune(octal))
 		case err == nil && rest == "":
 			return string(c)
 		}
-		check(!strings.ContainsAny(e[1:2], "xuUN01234567"), "TemplateSyntaxError: bad or unsupported escape '%s' in a string", e)
+		check(!strings.ContainsAny(e[1:2], "xuUN"), "TemplateSyntaxError: bad or unsupported escape '%s' in a string", e)
 		return e
 	})
 }

@@ -7,145 +7,199 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/language"
 )
 
 // Methods never change a value.
-var methods = map[string]native{
-	"dict items(dict)": func(_ *run, a []any) any { return &seq{kind: "dict_items", items: as[*dict](a[0]).items()} },
-	"dict keys(dict)":  func(_ *run, a []any) any { return &seq{kind: "dict_keys", items: as[*dict](a[0]).keys} },
-	"dict values(dict)": func(_ *run, a []any) any {
-		values := []any{}
-		for _, k := range as[*dict](a[0]).keys {
-			values = append(values, as[*dict](a[0]).values[k])
-		}
-		return &seq{kind: "dict_values", items: values}
-	}, "list|tuple index(list, value)": func(r *run, a []any) any {
-		i := slices.IndexFunc(r.iterate(a[0]), func(e any) bool { return r.equal(e, a[1]) })
+var methods = map[string]any{
+	"LoopContext changed(loop, *)": func(r *run, self any, args []any, _ *dict) any {
+		l := self.(*loop)
+		before := l.last
+		l.last = list(args)
+		return before == nil || !r.equal(before, l.last)
+	},
+	"LoopContext cycle(loop, *)": func(self any, args []any, _ *dict) any {
+		check(len(args) > 0, "TypeError: no items for cycling given")
+		return args[self.(*loop).i%len(args)]
+	},
+	"dict|list copy(v)": func(v any) any { return v },
+	"dict items(dict)":  func(r *run, d *dict) any { return &seq{kind: "dict_items", items: d.items(r)} },
+	"dict keys(dict)":   func(d *dict) any { return &seq{kind: "dict_keys", items: d.keys} },
+	"dict values(dict)": func(r *run, d *dict) any {
+		return &seq{kind: "dict_values", items: r.each(d.items(r), func(kv any) any { return kv.(*seq).items[1] })}
+	},
+	"list|tuple count(list, value)": func(r *run, items []any, v any) any {
+		return len(r.keep(items, func(e any) bool { return r.equal(e, v) }))
+	},
+	"list|tuple index(list, value)": func(r *run, items []any, v any) any {
+		i := slices.IndexFunc(items, func(e any) bool { return r.equal(e, v) })
 		check(i >= 0, "ValueError: the value is not in the list")
 		return i
 	},
-	"str capitalize(s)":       onText(capital),
-	"str count(s, sub)":       onTexts(strings.Count),
-	"str encode(s, *)":        func(*run, []any) any { return fail("str.encode is not supported") },
-	"str endswith(s, suffix)": edge(strings.HasSuffix),
-	"str find(s, sub)":        find(strings.Index),
-	"str format(s, *)":        func(r *run, a []any) any { return r.format(as[string](a[0]), r.iterate(a[1]), as[*dict](a[2])) },
-	"str isalpha(s)":          onText(regexp.MustCompile(`^\pL+$`).MatchString),
-	"str isdigit(s)":          onText(regexp.MustCompile(`^\p{Nd}+$`).MatchString),
-	"str isspace(s)":          onText(func(s string) bool { return s != "" && strings.TrimFunc(s, isSpace) == "" }),
-	"str join(s, iterable)": func(r *run, a []any) any {
-		items := r.iterate(a[1])
+	"filter|str capitalize(s)":   (*run).capital,
+	"filter|str lower(s)":        (*run).lower,
+	"filter|str upper(s)":        (*run).upper,
+	"filter trim(s, chars=none)": trim(strings.TrimFunc),
+	"str strip(s, chars=none)":   trim(strings.TrimFunc),
+	"str casefold(s)":            func(s string) string { return cases.Fold().String(s) },
+	"str count(s, sub)":          strings.Count,
+	"str endswith(s, suffix)":    edge(strings.HasSuffix),
+	"str find(s, sub)":           find(strings.Index),
+	"str encode(s, *)":           func(s string, args []any, named *dict) any { return unsupported(args, named) },
+	"str format(s, *)":           (*run).format,
+	"str isalnum(s)":             regexp.MustCompile(`^[\pL\pN]+$`).MatchString,
+	"str isalpha(s)":             regexp.MustCompile(`^\pL+$`).MatchString,
+	"str isascii(s)":             regexp.MustCompile(`^[\x00-\x7f]*$`).MatchString,
+	"str isdecimal(s)":           regexp.MustCompile(`^\p{Nd}+$`).MatchString,
+	"str isdigit(s)":             regexp.MustCompile(`^[\p{Nd}²³¹⁰⁴-⁹₀-₉]+$`).MatchString,
+	"str isidentifier(s)":        regexp.MustCompile(`^[\pL_][\pL\pM\pN_]*$`).MatchString,
+	"str islower(s)":             regexp.MustCompile(`^[^\p{Lu}\p{Lt}]*\p{Ll}[^\p{Lu}\p{Lt}]*$`).MatchString,
+	"str isnumeric(s)":           regexp.MustCompile(`^\pN+$`).MatchString,
+	"str isprintable(s)":         func(s string) bool { return strings.TrimFunc(s, unicode.IsPrint) == "" },
+	"str isspace(s)":             func(s string) bool { return s != "" && strings.TrimFunc(s, isSpace) == "" },
+	"str istitle(s)":             func(r *run, s string) bool { return cased.MatchString(s) && r.title(s) == s },
+	"str isupper(s)":             regexp.MustCompile(`^[^\p{Ll}\p{Lt}]*\p{Lu}[^\p{Ll}\p{Lt}]*$`).MatchString,
+	"str join(s, iterable)": func(r *run, s string, items []any) any {
 		for _, e := range items {
 			as[string](e)
 		}
-		return r.join(items, as[string](a[0]))
+		return r.join(items, s)
 	},
-	"str lower(s)":                         onText(strings.ToLower),
-	"str lstrip(s, chars=none)":            trim(strings.TrimLeftFunc),
-	"str removesuffix(s, suffix)":          onTexts(strings.TrimSuffix),
-	"str replace(s, old, new, count=-1)":   replace,
+	"str lstrip(s, chars=none)": trim(strings.TrimLeftFunc),
+	"str replace(s, old, new, count=-1)": func(r *run, s, old, with string, times int) string {
+		r.spend(len(s) + len(with)*int(min(uint(times), uint(strings.Count(s, old)))))
+		return strings.Replace(s, old, with, times)
+	},
 	"str rfind(s, sub)":                    find(strings.LastIndex),
 	"str rsplit(s, sep=none, maxsplit=-1)": split(true),
 	"str rstrip(s, chars=none)":            trim(strings.TrimRightFunc),
 	"str split(s, sep=none, maxsplit=-1)":  split(false),
-	"str splitlines(s)": onText(func(s string) *seq {
+	"str splitlines(s)": func(s string) []string {
 		lines := lineEnd.Split(s, -1)
 		if last := len(lines) - 1; lines[last] == "" {
 			lines = lines[:last]
 		}
-		return list(lines)
-	}),
+		return lines
+	},
 	"str startswith(s, prefix)": edge(strings.HasPrefix),
-	"str strip(s, chars=none)":  trim(strings.TrimFunc),
-	"str swapcase(s)":           onText(func(s string) string { return strings.Map(otherCase, s) }),
-	"str title(s)":              onText(func(s string) string { return letters.ReplaceAllStringFunc(s, capital) }),
-	"str upper(s)":              onText(strings.ToUpper),
+	"str swapcase(s)": func(r *run, s string) string {
+		return oneCase.ReplaceAllStringFunc(s, func(same string) string {
+			if low := r.lower(same); low != same {
+				return low
+			}
+			return r.upper(same)
+		})
+	},
+	"str title(s)": (*run).title,
 }
 
-var letters = regexp.MustCompile(`\pL+`)
+var (
+	cased   = regexp.MustCompile(`[\p{Lu}\p{Ll}\p{Lt}ªºʰ-ʸˀˁˠ-ˤ]+`)
+	oneCase = regexp.MustCompile(`\p{Lu}+|\p{Ll}+`)
+)
 
-func onText[T any](f func(string) T) native {
-	return func(r *run, a []any) any { return f(r.str(a[0])) }
+func (r *run) upper(s string) string {
+	r.spend(8 * len(s))
+	return cases.Upper(language.Und).String(s)
 }
 
-func onTexts[T any](f func(a, b string) T) native {
-	return func(r *run, a []any) any { return f(r.str(a[0]), as[string](a[1])) }
+func (r *run) lower(s string) string {
+	r.spend(8 * len(s))
+	return cases.Lower(language.Und, cases.HandleFinalSigma(true)).String(s)
 }
-
-// otherCase is c's other case: of the two, c is one.
-func otherCase(c rune) rune { return unicode.ToUpper(c) + unicode.ToLower(c) - c }
 
 // capital is a text with a capital at the start only.
-func capital(s string) string {
+func (r *run) capital(s string) string {
 	_, n := utf8.DecodeRuneInString(s)
-	return strings.ToTitle(s[:n]) + strings.ToLower(s[n:])
+	return cases.Title(language.Und).String(s[:n]) + r.lower(s)[len(r.lower(s[:n])):]
 }
 
+func (r *run) title(s string) string { return cased.ReplaceAllStringFunc(s, r.capital) }
+
 // edge says whether a text starts or ends with another or with one of a tuple.
-func edge(has func(s, part string) bool) native {
-	return func(r *run, a []any) any {
-		options := []any{a[1]}
-		if t, ok := a[1].(*seq); ok && t.kind == "tuple" {
+func edge(has func(s, part string) bool) any {
+	return func(s string, parts any) bool {
+		options := []any{parts}
+		if t, ok := parts.(*seq); ok && t.kind == "tuple" {
 			options = t.items
 		}
-		return slices.ContainsFunc(options, func(o any) bool { return has(as[string](a[0]), as[string](o)) })
+		return slices.ContainsFunc(options, func(o any) bool { return has(s, as[string](o)) })
 	}
 }
 
 // find is where a text is, in characters; -1 where it is not.
-func find(index func(s, part string) int) native {
-	return onTexts(func(s, part string) int {
+func find(index func(s, part string) int) any {
+	return func(s, part string) int {
 		i := index(s, part)
 		return min(i, 0) + utf8.RuneCountInString(s[:max(i, 0)])
-	})
-}
-
-func replace(r *run, a []any) any {
-	s, old, with, times := r.str(a[0]), as[string](a[1]), as[string](a[2]), small(a[3])
-	r.spend(len(s) + len(with)*int(min(uint(times), uint(strings.Count(s, old)))))
-	return strings.Replace(s, old, with, times)
-}
-
-func split(right bool) native {
-	return func(r *run, a []any) any {
-		s, n := as[string](a[0]), small(a[2])
-		if a[1] == nil {
-			check(n < 0, "ValueError: split with a maximum needs a separator")
-			return list(strings.FieldsFunc(s, isSpace))
-		}
-		sep := as[string](a[1])
-		check(sep != "", "ValueError: empty separator")
-		parts := strings.Split(s, sep)
-		if last := len(parts) - 1; n >= 0 && n < last && right {
-			parts = append([]string{strings.Join(parts[:last-n+1], sep)}, parts[last-n+1:]...)
-		} else if n >= 0 && n < last {
-			parts = append(parts[:n], strings.Join(parts[n:], sep))
-		}
-		return list(parts)
 	}
 }
 
-func trim(cut func(string, func(rune) bool) string) native {
-	return func(r *run, a []any) any {
-		s, unwanted := r.str(a[0]), isSpace
-		if a[1] != nil {
-			chars := as[string](a[1])
-			r.spend(len(s) * (len(chars)/16 + 4))
-			unwanted = func(c rune) bool { return strings.ContainsRune(chars, c) }
+func split(right bool) any {
+	return func(r *run, s string, separator any, n int) any {
+		var parts [][2]int // ranges of s
+		from := 0
+		if separator == nil {
+			r.spend(24 * len(s))
+			for to, c := range s + " " {
+				if isSpace(c) && from < to {
+					parts = append(parts, [2]int{from, to})
+				}
+				if isSpace(c) {
+					from = to + utf8.RuneLen(c)
+				}
+			}
+		} else {
+			sep := as[string](separator)
+			check(sep != "", "ValueError: empty separator")
+			for part := range strings.SplitSeq(s, sep) {
+				parts = append(parts, [2]int{from, from + len(part)})
+				from += len(part) + len(sep)
+			}
 		}
-		return cut(s, unwanted)
+		if last := len(parts) - 1; n >= 0 && n <= last && right {
+			parts[last-n][0] = 0
+			parts = parts[last-n:]
+		} else if n >= 0 && n <= last {
+			parts[n][1] = len(s)
+			parts = parts[:n+1]
+		}
+		texts := make([]string, len(parts))
+		for i, p := range parts {
+			texts[i] = s[p[0]:p[1]]
+		}
+		return texts
 	}
 }
 
-var globals = map[string]native{
-	"global dict(*)":                  func(r *run, a []any) any { return r.dict(a) },
-	"global lipsum(*)":                func(*run, []any) any { return fail("lipsum is not supported") },
-	"global namespace(*)":             func(r *run, a []any) any { return &namespace{*r.dict(a)} },
-	"global raise_exception(message)": func(r *run, a []any) any { return fail("TemplateError: %s", r.str(a[0])) },
-	"global range(start, stop=none, step=1)": func(_ *run, a []any) any {
-		start, stop, step := 0, small(a[0]), small(a[2])
-		if a[1] != nil {
-			start, stop = stop, small(a[1])
+func trim(cut func(string, func(rune) bool) string) any {
+	return func(r *run, s string, unwanted any) string {
+		if unwanted == nil {
+			return cut(s, isSpace)
+		}
+		chars := as[string](unwanted)
+		r.spend(len(s) * (len(chars)/16 + 4))
+		return cut(s, func(c rune) bool { return strings.ContainsRune(chars, c) })
+	}
+}
+
+var globals = map[string]any{
+	"global cycler|joiner|lipsum(*)": unsupported,
+	"global dict(*)":                 newDict,
+	"global namespace(*)": func(r *run, args []any, named *dict) any {
+		n := &namespace{}
+		for _, kv := range newDict(r, args, named).items(r) {
+			n.set(r, r.str(kv.(*seq).items[0]), kv.(*seq).items[1])
+		}
+		return n
+	},
+	"global raise_exception(message)": func(message string) any { return fail("TemplateError: %s", message) },
+	"global range(start, stop=none, step=1)": func(from int, to any, step int) any {
+		start, stop := 0, from
+		if to != nil {
+			start, stop = from, small(to)
 		}
 		check(step != 0, "ValueError: range() arg 3 must not be zero")
 		items := []any{}
@@ -156,30 +210,23 @@ var globals = map[string]native{
 		repr := fmt.Sprintf("range(%d, %d, %d)", start, stop, step)
 		return &seq{kind: "range", repr: strings.Replace(repr, ", 1)", ")", 1), items: items}
 	},
-	"global strftime_now(format)": func(r *run, a []any) any {
-		return directive.ReplaceAllStringFunc(as[string](a[0]), func(d string) string {
-			layout, ok := layouts[d[1:]]
-			check(ok, "ValueError: strftime directive %s is not supported", d)
-			return r.now().Format(layout)
-		})
-	},
+	"global strftime_now(format)": (*run).strftime,
 }
 
-// dict is what Python's dict() makes of a mapping or pairs, and keywords.
-func (r *run) dict(a []any) *dict {
-	d, from := &dict{}, r.iterate(a[0])
-	check(len(from) <= 1, "TypeError: dict expected at most 1 argument, got %d", len(from))
-	for _, v := range append(from, a[1]) {
+func unsupported([]any, *dict) any { return fail("this function is not supported") }
+
+// newDict is what Python's dict() makes of a mapping or pairs, and keywords.
+func newDict(r *run, args []any, named *dict) *dict {
+	check(len(args) <= 1, "TypeError: dict expected at most 1 argument, got %d", len(args))
+	d := &dict{}
+	for _, v := range slices.Concat(args, []any{named}) {
 		d.update(r, v)
 	}
 	return d
 }
 
-var (
-	directive = regexp.MustCompile(`%-?.?`)
-	layouts   = map[string]string{
-		"Y": "2006", "m": "01", "d": "02", "H": "15", "I": "03", "M": "04", "S": "05", "p": "PM", "b": "Jan", "B": "January",
-		"a": "Mon", "A": "Monday", "y": "06", "j": "002", "Z": "MST", "z": "-0700", "F": "2006-01-02", "T": "15:04:05",
-		"R": "15:04", "-d": "2", "-m": "1", "-I": "3", "%": "%",
-	}
-)
+// set is the assignment of an attribute.
+func (n *namespace) set(r *run, name string, v any) {
+	check(!strings.HasPrefix(name, "_"), "SecurityError: a namespace cannot have the attribute %s", name)
+	n.put(r, name, v)
+}

@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"errors"
+	"math/big"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,8 +11,9 @@ import (
 // parser turns tokens into closures. Rules follow the grammar of Jinja 3.1; each method parses one rule.
 type parser struct {
 	position
-	tokens []token // those that are left
-	loops  int     // for statements around here within the macro
+	tokens  []token         // those that are left
+	loops   int             // for statements around here within the macro
+	special map[string]bool // which of varargs, kwargs and caller the macro around here reads
 	library
 }
 
@@ -161,7 +163,7 @@ func (p *parser) primary() expr {
 		if v, ok := constants[t.text]; ok {
 			return constant(v)
 		}
-		check(t.text != "varargs" && t.text != "kwargs", "TemplateSyntaxError: %s is not supported", t.text)
+		p.special[t.text] = p.special[t.text] || slices.Contains([]string{"varargs", "kwargs", "caller"}, t.text)
 		return func(r *run) any { return r.variable(t.text) }
 	case number:
 		return constant(parseNumber(t.text))
@@ -216,16 +218,11 @@ func (p *parser) commas(closing string, item func()) {
 
 // parseNumber reads a number of a template or of JSON; what is beyond the range of floats is infinite, as in Python.
 func parseNumber(s string) any {
-	i, err := strconv.ParseInt(s, 0, 64)
-	if err == nil {
-		return int(i)
+	if i, ok := new(big.Int).SetString(s, 0); ok {
+		return normal(i)
 	}
-	s = strings.ReplaceAll(s, "_", "")
-	f, floatErr := strconv.ParseFloat(s, 64)
-	check(!errors.Is(floatErr, strconv.ErrSyntax), "ValueError: the number %.20s is not supported", s)
-	if errors.Is(err, strconv.ErrRange) {
-		return bigInt(s)
-	}
+	f, err := strconv.ParseFloat(strings.ReplaceAll(s, "_", ""), 64)
+	check(!errors.Is(err, strconv.ErrSyntax), "ValueError: the number %.20s is not supported", s)
 	return f
 }
 
@@ -235,6 +232,11 @@ func (p *parser) postfix(e expr, withFilters bool) expr {
 		of := e
 		switch {
 		case !filtered && p.has("."):
+			if t := p.tokens[0]; t.kind == number {
+				i := parseNumber(p.take().text)
+				e = func(r *run) any { return r.member(of(r), i, item, attribute) }
+				continue
+			}
 			attr := p.name()
 			e = func(r *run) any { return r.member(of(r), attr, attribute, item) }
 		case !filtered && p.has("["):
@@ -243,7 +245,7 @@ func (p *parser) postfix(e expr, withFilters bool) expr {
 			args := p.arguments(of)
 			e = func(r *run) any {
 				pos, named := args(r)
-				return r.call(as[*function](pos[0]), pos[1:], named)
+				return r.call(r.callee(pos[0]), pos[1:], named)
 			}
 		case withFilters && p.has("|"):
 			e, filtered = p.filter(of, "filter"), true
@@ -280,12 +282,15 @@ func (p *parser) subscript(of expr) expr {
 func (p *parser) signature() (s signature) {
 	p.expect("(")
 	p.commas(")", func() {
-		if s.rest = p.has("*"); s.rest {
+		if p.has("*") {
+			s.special = map[string]bool{"varargs": true, "kwargs": true}
 			return
 		}
 		s.params, s.defaults = append(s.params, p.name()), append(s.defaults, nil)
 		if p.has("=") {
 			s.defaults[len(s.defaults)-1] = p.expression()
+		} else if n := len(s.defaults); n > 1 {
+			check(s.defaults[n-2] == nil, "TemplateSyntaxError: non-default argument follows default argument")
 		}
 	})
 	return s
@@ -293,15 +298,15 @@ func (p *parser) signature() (s signature) {
 
 type arguments func(*run) (pos []any, named *dict)
 
-// arguments parses those of a call, (a, b, c=d, **dict), if there are any. The given values stand before them.
+// arguments parses those of a call, (a, *list, c=d, **dict), if there are any. The given values stand before them.
 func (p *parser) arguments(values ...expr) arguments {
 	defer p.deeper()()
-	kinds := make([]string, len(values)) // "", "**" or a name
+	kinds := make([]string, len(values)) // "", "*", "**" or a name
 	if p.has("(") {
 		p.commas(")", func() {
 			kind := ""
-			if p.has("**") {
-				kind = "**"
+			if p.is("*", "**") {
+				kind = p.take().text
 			} else if next := p.tokens[min(1, len(p.tokens)-1)]; next.kind == sign && next.text == "=" {
 				kind = p.name()
 				p.take()
@@ -317,6 +322,8 @@ func (p *parser) arguments(values ...expr) arguments {
 			switch kinds[i] {
 			case "":
 				pos = append(pos, v)
+			case "*":
+				pos = append(pos, r.iterate(v)...)
 			case "**":
 				named.update(r, v)
 			default:
@@ -332,6 +339,7 @@ func (p *parser) filter(of expr, what string) expr {
 	label := p.name()
 	f, ok := p.library[what][label]
 	check(ok, "TemplateAssertionError: no %s named '%s'", what, label)
+	check(what == "filter" || !p.is("is", "is not", "not in"), "TemplateSyntaxError: tests cannot be chained")
 	values := []expr{of}
 	if t := p.tokens[0]; what == "test" && (t.kind == str || t.kind == number || p.is("[", "{") ||
 		t.kind == name && !p.is("else", "or", "and")) {

@@ -1,6 +1,9 @@
 package jinja
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // body parses up to a block tag with one of the names, which it takes, or to the end if there are none.
 func (p *parser) body(ends ...string) (stmt, string) {
@@ -68,17 +71,28 @@ func (p *parser) statement(tag string) stmt {
 		macro := p.macro(label, p.signature(), "endmacro")
 		return func(r *run) { r.scope.vars[label] = macro(r) }
 	case "call": // of a macro, which gets the body as caller
+		params := signature{}
+		if p.is("(") {
+			params = p.signature()
+		}
 		callee := p.primary()
 		check(p.is("("), "TemplateSyntaxError: expected call")
-		args, caller := p.arguments(callee), p.macro("caller", signature{}, "endcall")
+		args, caller := p.arguments(callee), p.macro("caller", params, "endcall")
 		return func(r *run) {
 			pos, named := args(r)
-			r.caller = caller(r)
-			r.put(r.str(r.call(as[*function](pos[0]), pos[1:], named)))
-			r.caller = noCaller
+			named.put(r, "caller", caller(r))
+			r.put(r.str(r.call(r.callee(pos[0]), pos[1:], named)))
 		}
+	case "filter":
+		var content stmt
+		e := p.filters(p.filter(captured(&content), "filter"))
+		content = p.content("endfilter")
+		return func(r *run) { r.put(r.str(e(r))) }
 	case "generation": // marks what the model wrote; here only a scope
+		loops := p.loops
+		p.loops = 0
 		content := p.content("endgeneration")
+		p.loops = loops
 		return func(r *run) { r.within(r.scope, content) }
 	case "break", "continue":
 		check(p.loops > 0, "TemplateSyntaxError: '%s' outside loop", tag)
@@ -132,7 +146,7 @@ func (p *parser) target() func(*run, any) {
 		assign := func(r *run, v any) { r.scope.vars[label] = v }
 		if p.has(".") {
 			attr := p.name()
-			assign = func(r *run, v any) { as[*namespace](r.variable(label)).put(r, attr, v) }
+			assign = func(r *run, v any) { as[*namespace](r.variable(label)).set(r, attr, v) }
 		}
 		parts = append(parts, assign)
 	}
@@ -155,14 +169,31 @@ func (p *parser) set() stmt {
 		p.expect("%}")
 		return func(r *run) { assign(r, e(r)) }
 	}
-	content := p.content("endset")
-	return func(r *run) { assign(r, r.capture(func() { r.within(r.scope, content) })) }
+	var content stmt
+	e := p.filters(captured(&content))
+	content = p.content("endset")
+	return func(r *run) { assign(r, e(r)) }
+}
+
+// captured is what a body writes.
+func captured(body *stmt) expr {
+	return func(r *run) any { return r.capture(func() { r.within(r.scope, *body) }) }
+}
+
+// filters parses filters behind e.
+func (p *parser) filters(e expr) expr {
+	for p.has("|") {
+		e = p.filter(e, "filter")
+	}
+	return e
 }
 
 // loop is the variable of that name within a for.
 type loop struct {
-	items []any
-	i     int
+	items    []any
+	i, depth int
+	last     *seq      // what changed has seen
+	again    *function // of a recursive loop
 }
 
 func (p *parser) fors() stmt {
@@ -172,20 +203,28 @@ func (p *parser) fors() stmt {
 	if p.has("if") {
 		test = p.expression()
 	}
+	recursive := p.has("recursive")
 	p.expect("%}")
 	p.loops++
 	body, tag := p.body("else", "endfor")
 	p.loops--
 	other := p.otherwise(tag, "endfor")
-	return func(r *run) {
-		around := r.scope
-		l := &loop{items: r.keep(r.iterate(over(r)), func(e any) (ok bool) {
+	var visit func(r *run, around *scope, v any, depth int)
+	visit = func(r *run, around *scope, v any, depth int) {
+		l := &loop{depth: depth, items: r.keep(r.iterate(v), func(e any) (ok bool) {
 			r.within(around, func(*run) {
 				assign(r, e)
 				ok = truth(test(r))
 			})
 			return ok
 		})}
+		if recursive {
+			l.again = &function{signature: signature{params: []string{"items"}, defaults: []expr{nil}}, label: "loop"}
+			l.again.do = func(r *run, args []any) any {
+				return r.capture(func() { visit(r, around, args[0], depth+1) })
+			}
+		}
+		empty := true // no iteration came to its end
 		for ; l.i < len(l.items) && r.jump != "break"; l.i++ {
 			r.jump = ""
 			r.within(around, func(*run) {
@@ -193,11 +232,13 @@ func (p *parser) fors() stmt {
 				r.scope.vars["loop"] = l
 				body(r)
 			})
+			empty = empty && r.jump != ""
 		}
-		if r.jump = ""; len(l.items) == 0 {
-			other(r)
+		if r.jump = ""; empty {
+			r.within(around, other)
 		}
 	}
+	return func(r *run) { visit(r, r.scope, over(r), 1) }
 }
 
 // keep is the elements that pass.
@@ -213,19 +254,18 @@ func (r *run) keep(items []any, pass func(any) bool) []any {
 
 // macro parses the rest of a macro or of a call. The result is the macro as a value that sees the scope of its definition.
 func (p *parser) macro(label string, s signature, closing string) func(*run) *function {
-	loops := p.loops
-	p.loops = 0 // a loop around the macro cannot be left from within
+	loops, special := p.loops, p.special
+	p.loops, p.special = 0, map[string]bool{} // a loop around the macro cannot be left from within
+	check(s.special == nil, "TemplateSyntaxError: expected token 'name', got '*'")
 	body := p.content(closing)
-	p.loops = loops
-	check(!s.rest, "TemplateSyntaxError: expected token 'name', got '*'")
+	s.special = p.special
+	maps.DeleteFunc(s.special, func(name string, known bool) bool { return !known || slices.Contains(s.params, name) })
+	p.loops, p.special = loops, special
 	for i, param := range s.params {
 		if s.defaults[i] == nil {
 			s.defaults[i] = constant(undefined("UndefinedError: parameter '" + param + "' was not provided"))
 		}
 	}
-	do := func(r *run, _ []any) any {
-		r.scope.vars["caller"], r.caller = r.caller, noCaller
-		return r.capture(func() { body(r) })
-	}
+	do := func(r *run, _ []any) any { return r.capture(func() { body(r) }) }
 	return func(r *run) *function { return &function{s, "Macro '" + label + "'", nil, r.scope, do} }
 }

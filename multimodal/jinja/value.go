@@ -3,25 +3,36 @@ package jinja
 import (
 	"bytes"
 	"encoding/json"
+	"math"
+	"math/big"
 	"reflect"
 	"strings"
 )
 
-// A value is nil, bool, int, float64, string, *loop, *function or one of these.
+// A value is nil, bool, int, *big.Int (beyond int), float64, string, *loop, *function or one of these.
 type (
 	undefined string // the error that its use raises
-	bigInt    string // the digits of an integer beyond 64 bits: it can be shown and tested for equality
+	markup    string // text that was escaped or is safe: it can be shown, and little else
 	seq       struct {
 		kind  string // Python's type: list, tuple, range, generator (can be read once), dict_keys, dict_values or dict_items
 		items []any
 		repr  string // where it does not show the items
+		group bool   // a tuple of a grouper and a list
 	}
 	dict struct { // in the order of its keys
 		keys   []any
-		values map[any]any
+		values map[any]any // by key(k)
 	}
 	namespace struct{ dict }
 )
+
+// plain is v, which is a string if it is marked text.
+func plain(v any) any {
+	if m, ok := v.(markup); ok {
+		return string(m)
+	}
+	return v
+}
 
 // list is a list of copies.
 func list[T any](parts []T) *seq {
@@ -35,13 +46,22 @@ func list[T any](parts []T) *seq {
 func tuple(items ...any) *seq { return &seq{kind: "tuple", items: items} }
 
 func generator(items []any) *seq {
-	return &seq{kind: "generator", items: items, repr: "<generator object at 0x0>"}
+	return &seq{kind: "generator", items: items}
 }
 
-// key is k as a key of a Go map. Unlike in Python 1, 1.0 and true are three keys, and a tuple is none.
-func key(k any) any {
+// key is the Go value that stands for k among a dict's keys: equal numbers are one, and tuples go by what they hold.
+func (r *run) key(k any) any {
+	k = plain(k)
 	kind := typeName(k)
-	check(kind != "list" && kind != "dict" && kind != "tuple", "TypeError: unhashable type: '%s'", kind)
+	check(kind != "list" && kind != "dict", "TypeError: unhashable type: '%s'", kind)
+	if f, ok := k.(float64); ok && f == math.Trunc(f) && finite(f) {
+		k = whole(f)
+	}
+	if i := integer(k); i != nil {
+		return [1]string{i.String()}
+	} else if kind == "tuple" {
+		return [2]string{r.repr(k)}
+	}
 	return k
 }
 
@@ -49,22 +69,23 @@ func (d *dict) put(r *run, k, v any) {
 	if d.values == nil {
 		d.values = map[any]any{}
 	}
-	if _, ok := d.values[key(k)]; !ok {
+	at := r.key(k)
+	if _, ok := d.values[at]; !ok {
 		r.spend(4 * perValue)
 		d.keys = append(d.keys, k)
 	}
-	d.values[k] = v
+	d.values[at] = v
 }
 
-func (d *dict) get(k any) (any, bool) {
-	v, ok := d.values[key(k)]
+func (d *dict) get(r *run, k any) (any, bool) {
+	v, ok := d.values[r.key(k)]
 	return v, ok
 }
 
-func (d *dict) items() []any {
+func (d *dict) items(r *run) []any {
 	items := make([]any, len(d.keys))
 	for i, k := range d.keys {
-		items[i] = tuple(k, d.values[k])
+		items[i] = tuple(k, d.values[r.key(k)])
 	}
 	return items
 }
@@ -72,7 +93,7 @@ func (d *dict) items() []any {
 // update adds what Python's dict() takes: a mapping or pairs.
 func (d *dict) update(r *run, v any) {
 	if from, ok := v.(*dict); ok {
-		v = list(from.items())
+		v = list(from.items(r))
 	}
 	for _, pair := range r.iterate(v) {
 		kv := r.iterate(pair)
@@ -123,9 +144,9 @@ func (r *run) decode(dec *json.Decoder) any {
 }
 
 var typeNames = map[reflect.Type]string{
-	nil: "NoneType", reflect.TypeFor[bool](): "bool", reflect.TypeFor[int](): "int", reflect.TypeFor[bigInt](): "int",
-	reflect.TypeFor[float64](): "float", reflect.TypeFor[string](): "str", reflect.TypeFor[*dict](): "dict",
-	reflect.TypeFor[*namespace](): "Namespace", reflect.TypeFor[*loop](): "LoopContext",
+	nil: "NoneType", reflect.TypeFor[bool](): "bool", reflect.TypeFor[int](): "int", reflect.TypeFor[*big.Int](): "int",
+	reflect.TypeFor[float64](): "float", reflect.TypeFor[string](): "str", reflect.TypeFor[markup](): "Markup",
+	reflect.TypeFor[*dict](): "dict", reflect.TypeFor[*namespace](): "Namespace", reflect.TypeFor[*loop](): "LoopContext",
 	reflect.TypeFor[*function](): "function", reflect.TypeFor[undefined](): "Undefined",
 }
 
@@ -139,11 +160,17 @@ func typeName(v any) string {
 
 // size is what making a value counts for.
 func size(v any) int {
-	if s, ok := v.(*seq); ok {
-		return perValue * len(s.items)
+	switch v := v.(type) {
+	case *seq:
+		return perValue * len(v.items)
+	case *big.Int:
+		return v.BitLen()
+	case string:
+		return len(v)
+	case markup:
+		return len(v)
 	}
-	s, _ := v.(string)
-	return len(s)
+	return 0
 }
 
 func truth(v any) bool {
@@ -155,14 +182,14 @@ func truth(v any) bool {
 	case *dict:
 		return len(v.keys) > 0
 	}
-	return v != nil && v != false && v != "" && v != 0 && v != 0.0
+	return v != nil && v != false && v != "" && v != 0 && v != 0.0 && v != markup("")
 }
 
 // iterate returns the elements that a for loop visits.
 func (r *run) iterate(v any) []any {
 	switch v := v.(type) {
 	case string:
-		r.spend(8 * len(v))
+		r.spend(24 * len(v))
 		return list(strings.Split(v, "")).items
 	case *seq:
 		items := v.items
@@ -179,15 +206,15 @@ func (r *run) iterate(v any) []any {
 	return nil
 }
 
-func missing(v any) bool {
-	_, ok := v.(undefined)
-	return ok
-}
-
+// mustExist is for values that something is done with: not for undefined ones, and not for escaped text, which would escape
+// what it meets.
 func mustExist(values ...any) {
 	for _, v := range values {
-		if u, ok := v.(undefined); ok {
-			fail("%s", string(u))
+		switch v := v.(type) {
+		case undefined:
+			fail("%s", string(v))
+		case markup:
+			fail("text that is escaped or safe can only be shown")
 		}
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"regexp"
+	"math/big"
 	"strconv"
 	"strings"
 	"unicode"
@@ -16,6 +16,8 @@ func (r *run) str(v any) string {
 	switch v := v.(type) {
 	case string:
 		return v
+	case markup:
+		return string(v)
 	case undefined:
 		return ""
 	}
@@ -41,13 +43,16 @@ type writer struct {
 func (w *writer) value(v any, newline string) {
 	defer w.deeper()()
 	w.spend(perValue)
+	if w.json {
+		v = plain(v)
+	}
 	switch v := v.(type) {
 	case string:
 		w.quote(v)
 	case *dict:
-		items := v.items()
+		items := v.items(w.run)
 		if w.sort {
-			items = w.sorted(items, w.getter("0"), false, false)
+			items = w.sorted(items, w.getter("0", true), false)
 		}
 		w.members("{", items, "}", newline, w.pair)
 	case *seq:
@@ -56,6 +61,8 @@ func (w *writer) value(v any, newline string) {
 			fail(notJSON, v.kind)
 		case v.repr != "":
 			w.put(v.repr)
+		case v.kind == "generator" || v.kind == "range":
+			fail("TypeError: an iterator or part of a range has no text; it can become a list")
 		case v.kind == "list" || w.json:
 			w.members("[", v.items, "]", newline, w.value)
 		case v.kind == "tuple" && len(v.items) == 1:
@@ -90,6 +97,7 @@ func (w *writer) members(open string, items []any, closing, newline string, writ
 func (w *writer) pair(kv any, newline string) {
 	key, v := kv.(*seq).items[0], kv.(*seq).items[1]
 	if w.json && typeName(key) != "str" {
+		check(key == nil || isNumber(key), "TypeError: keys must be str, int, float, bool or None, not %s", typeName(key))
 		key = w.write(writer{json: true}, key)
 	}
 	w.value(key, "")
@@ -111,8 +119,9 @@ func (w *writer) scalar(v any) string {
 		names = jsonNames
 	}
 	switch v := v.(type) {
-	case nil, bool, int, bigInt:
+	case nil, bool, int, *big.Int:
 		s := fmt.Sprint(v)
+		check(len(s) <= 4300, "ValueError: Exceeds the limit (4300 digits) for integer string conversion")
 		return cmp.Or(names[s], s)
 	case float64:
 		format := byte('f')
@@ -124,14 +133,17 @@ func (w *writer) scalar(v any) string {
 			s += ".0"
 		}
 		return cmp.Or(names[s], s)
+	case undefined:
+		check(!w.json, notJSON, "Undefined")
+		return "Undefined"
 	}
 	check(!w.json, notJSON, typeName(v))
 	if f, ok := v.(*function); ok && f.self != nil {
 		return "<built-in method " + f.label + " of " + typeName(f.self[0]) + " object at 0x0>"
-	} else if ok {
+	} else if ok && f.around != nil {
 		return "<" + f.label + ">"
 	}
-	return typeName(v)
+	return fail("TypeError: a %s cannot be written", typeName(v)).(string)
 }
 
 func (w *writer) quote(s string) {
@@ -160,51 +172,4 @@ func (w *writer) quote(s string) {
 		}
 	}
 	w.put(q)
-}
-
-var (
-	percentSpec = regexp.MustCompile(`(?s)%.?`)
-	percentText = strings.NewReplacer("{", "{{", "}", "}}", "%s", "{}", "%d", "{}", "%%", "%")
-	formatField = regexp.MustCompile(`\{\{|\}\}|\{\w*\}|[{}]`)
-)
-
-// percent is format % args, which are a tuple or one value; the directives are %s, %d and %%.
-func (r *run) percent(format string, args any) string {
-	values, used := []any{args}, 0
-	if s, ok := args.(*seq); ok && s.kind == "tuple" {
-		values = s.items
-	}
-	for _, spec := range percentSpec.FindAllString(format, -1) {
-		if spec != "%%" {
-			kind := typeName(at(values, used))
-			check(spec == "%s" || spec == "%d" && kind == "int", "ValueError: the format %s is not supported for %s", spec, kind)
-			used++
-		}
-	}
-	check(used == len(values), "TypeError: %d arguments for %d fields of a format", len(values), used)
-	return r.format(percentText.Replace(format), values, &dict{})
-}
-
-// format is the method of that name of a text: fields by position or name.
-func (r *run) format(format string, pos []any, named *dict) string {
-	auto := 0
-	return formatField.ReplaceAllStringFunc(format, func(field string) string {
-		check(len(field) > 1, "ValueError: malformed or unsupported format field")
-		label := field[1 : len(field)-1]
-		switch field {
-		case "{{", "}}":
-			return field[:1]
-		case "{}":
-			label = strconv.Itoa(auto)
-			auto++
-		}
-		v, ok := named.get(label)
-		if i, err := strconv.Atoi(label); err == nil && i < len(pos) {
-			v, ok = pos[i], true
-		}
-		check(ok, "KeyError or IndexError: no argument %s for the format", label)
-		s := r.str(v)
-		r.spend(len(s))
-		return s
-	})
 }

@@ -244,11 +244,11 @@ func (m *Model) Logits(s *torch.Scope, h torch.Tensor) torch.Tensor {
 // headChunk rows of logits are held at a time: 100 MB in float32 at a vocabulary of 49,152.
 const headChunk = 512
 
-// LogP gives log-probs [N,1] of ids and the entropy [N] at hidden states h [N, hidden], under logits times invT [N].
+// LogP gives log-probs [N,K] of ids, K for each row, and the entropy [N] at hidden states h [N, hidden], under logits times invT [N].
 func (m *Model) LogP(s *torch.Scope, h torch.Tensor, ids []int32, invT []float32) (logp, entropy torch.Tensor) {
 	wide := make([]int64, len(ids))
 	for i, id := range ids {
 		wide[i] = int64(id)
 	}
-	return s.LMLogP(h, m.head, torch.New(s, wide, len(ids), 1), torch.New(s, invT), m.LogitCap, headChunk)
+	return s.LMLogP(h, m.head, torch.New(s, wide, len(invT), len(ids)/len(invT)), torch.New(s, invT), m.LogitCap, headChunk)
 }

@@ -1,0 +1,217 @@
+package multimodal
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// component is a normalizer, pre-tokenizer, post-processor or decoder with the fields of all of them.
+type component struct {
+	Type          string      `json:"type"`
+	Normalizers   []component `json:"normalizers"`
+	Pretokenizers []component `json:"pretokenizers"`
+	Processors    []component `json:"processors"`
+	Decoders      []component `json:"decoders"`
+	Pattern       struct{ String, Regex string }
+	Content       string `json:"content"`
+	Prepend       string `json:"prepend"`
+	Behavior      string `json:"behavior"`
+	Invert        bool   `json:"invert"`
+	Individual    bool   `json:"individual_digits"`
+	PrefixSpace   *bool  `json:"add_prefix_space"` // absent: true
+	UseRegex      *bool  `json:"use_regex"`        // absent: true
+	Replacement   string `json:"replacement"`
+	Scheme        string `json:"prepend_scheme"`
+	Split         *bool  `json:"split"` // absent: true
+	Start         int    `json:"start"`
+	Stop          int    `json:"stop"`
+	Single        []struct {
+		SpecialToken, Sequence *struct{ ID string }
+	} `json:"single"`
+	SpecialTokens map[string]struct{ IDs []int32 } `json:"special_tokens"`
+}
+
+// steps are what a Sequence consists of, or c alone; none where it is absent.
+func (c *component) steps() (all []component) {
+	if c == nil {
+		return nil
+	} else if c.Type != "Sequence" {
+		return []component{*c}
+	}
+	for _, part := range slices.Concat(c.Normalizers, c.Pretokenizers, c.Processors, c.Decoders) {
+		all = append(all, part.steps()...)
+	}
+	return all
+}
+
+func absentOr(b *bool) bool { return b == nil || *b }
+
+func (c *component) normalizer() (func(string) string, error) {
+	all := func(text string) string { return text }
+	for _, c := range c.steps() {
+		before, step := all, nfc
+		switch c.Type {
+		case "NFC":
+		case "Prepend":
+			step = func(text string) string {
+				if text == "" {
+					return ""
+				}
+				return c.Prepend + text
+			}
+		case "Replace":
+			replace, err := c.replace()
+			if err != nil {
+				return nil, err
+			}
+			step = replace
+		default:
+			return nil, fmt.Errorf("normalizer %q is not supported: want NFC, Prepend, Replace or a Sequence of them", c.Type)
+		}
+		all = func(text string) string { return step(before(text)) }
+	}
+	return all, nil
+}
+
+// replace puts Content in the place of every match of Pattern.
+func (c *component) replace() (func(string) string, error) {
+	if c.Pattern.String != "" {
+		return func(text string) string { return strings.ReplaceAll(text, c.Pattern.String, c.Content) }, nil
+	}
+	find, err := c.finder()
+	return func(text string) string {
+		var b strings.Builder
+		find(text, func(piece string, match bool) {
+			if match {
+				piece = c.Content
+			}
+			b.WriteString(piece)
+		})
+		return b.String()
+	}, err
+}
+
+// finder finds the matches of Pattern.
+func (c *component) finder() (finder, error) {
+	switch {
+	case c.Pattern.String != "":
+		return findString(c.Pattern.String), nil
+	case c.Pattern.Regex != "":
+		return findRegex(c.Pattern.Regex)
+	}
+	return nil, fmt.Errorf("%s without a pattern is not supported: want a String or a Regex that is not empty", c.Type)
+}
+
+// preTokenizer gives what is done to a part before it is split, and how it is split; byteLevel: into words whose bytes
+// are the symbols.
+func (c *component) preTokenizer() (lead func(string, bool) string, split splitter, byteLevel bool, err error) {
+	lead = func(part string, _ bool) string { return part }
+	var all []splitter
+	for i, c := range c.steps() {
+		if byteLevel { // what follows sees the bytes in their alphabet, one character each
+			all = append(all, func(text string, emit func(string)) { emit(alphabetOf(text)) })
+		}
+		s, err := c.splitter()
+		if c.Type == "Metaspace" && err == nil {
+			lead, err = c.metaspace(i)
+		}
+		if err != nil {
+			return nil, nil, false, err
+		}
+		all, byteLevel = append(all, s), c.Type == "ByteLevel"
+	}
+	return lead, chain(all...), byteLevel, nil
+}
+
+// splitter is c as a step of a pre-tokenizer, without what Metaspace does before it splits.
+func (c *component) splitter() (splitter, error) {
+	switch {
+	case c.Type == "ByteLevel":
+		var steps []splitter
+		if c.PrefixSpace != nil && *c.PrefixSpace {
+			steps = append(steps, func(text string, emit func(string)) { emit(" " + strings.TrimPrefix(text, " ")) })
+		}
+		if absentOr(c.UseRegex) {
+			steps = append(steps, patterns[gpt2Pattern].split)
+		}
+		return chain(steps...), nil
+	case c.Type == "Metaspace" && (!absentOr(c.Split) || c.Replacement == ""): // which metaspace refuses
+		return chain(), nil
+	case c.Type == "Metaspace":
+		return split(findString(c.Replacement), "MergedWithNext", false)
+	case c.Type == "Digits" && c.Individual:
+		return split(findClass(numeric), "Isolated", false)
+	case c.Type == "Digits":
+		return split(findClass(numeric), "Contiguous", false)
+	case c.Type == "WhitespaceSplit":
+		return split(findClass(space), "Removed", false)
+	case c.Type == "Split":
+		// These patterns match every character, so that their matches alone are all of the text.
+		if p, ok := patterns[c.Pattern.Regex]; ok && (c.Behavior == "Isolated" || c.Behavior == "Removed" && c.Invert) {
+			return p.split, nil
+		}
+		find, err := c.finder()
+		if err != nil {
+			return nil, err
+		}
+		return split(find, c.Behavior, c.Invert)
+	}
+	return nil, fmt.Errorf("pre-tokenizer %q is not supported: want ByteLevel, Digits, Metaspace, Split or WhitespaceSplit", c.Type)
+}
+
+// metaspace is what a Metaspace at a place of a sequence does to a part: Replacement for spaces, and one in front.
+func (c *component) metaspace(place int) (func(part string, first bool) string, error) {
+	scheme, err := c.scheme()
+	if err == nil && place > 0 {
+		err = fmt.Errorf("pre-tokenizer Metaspace behind another one is not supported")
+	}
+	return func(part string, first bool) string {
+		part = strings.ReplaceAll(part, " ", c.Replacement)
+		if (scheme == "always" || scheme == "first" && first) && !strings.HasPrefix(part, c.Replacement) {
+			part = c.Replacement + part
+		}
+		return part
+	}, err
+}
+
+// scheme is when Metaspace puts a space in front.
+func (c *component) scheme() (string, error) {
+	scheme := cmp.Or(c.Scheme, "always")
+	if c.Scheme == "" && !absentOr(c.PrefixSpace) {
+		scheme = "never"
+	}
+	if !slices.Contains([]string{"always", "first", "never"}, scheme) || c.Replacement == "" {
+		return "", fmt.Errorf("Metaspace with prepend_scheme %q and replacement %q is not supported", scheme, c.Replacement)
+	}
+	return scheme, nil
+}
+
+// specials are the tokens that a post-processor puts before and after a text, whose tokenizer has so many ids.
+func (c *component) specials(numIDs int) (before, after []int32, err error) {
+	for _, c := range c.steps() {
+		if c.Type == "ByteLevel" { // changes offsets only
+			continue
+		}
+		var sides [2][]int32
+		side := 0
+		for _, piece := range c.Single {
+			if piece.Sequence != nil {
+				side++
+			} else if piece.SpecialToken != nil && side < 2 {
+				sides[side] = append(sides[side], c.SpecialTokens[piece.SpecialToken.ID].IDs...)
+			}
+		}
+		if c.Type != "TemplateProcessing" || side != 1 {
+			return nil, nil, fmt.Errorf("post-processor %q is not supported: want ByteLevel, or TemplateProcessing of one text", c.Type)
+		}
+		before, after = slices.Concat(sides[0], before), slices.Concat(after, sides[1])
+	}
+	for _, id := range slices.Concat(before, after) {
+		if id < 0 || int(id) >= numIDs {
+			return nil, nil, fmt.Errorf("the post-processor adds the id %d; the vocabulary has %d", id, numIDs)
+		}
+	}
+	return before, after, nil
+}

@@ -1,0 +1,67 @@
+package multimodal
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// cached is a path in the user's cache, which `make test` and `make test-text` fill.
+func cached(t testing.TB, path string) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(cache, "molt", path)
+}
+
+// compareCorpus compares tok with the tokenizers library on 100,000 strings that testdata/corpus.py makes; folder has the tokenizer.json.
+func compareCorpus(t *testing.T, tok *Tokenizer, seed, folder string) {
+	t.Helper()
+	python := exec.Command(cached(t, "testing/bin/python"), "testdata/corpus.py", seed, "100000", filepath.Join(folder, "tokenizer.json"))
+	var problem strings.Builder
+	python.Stderr = &problem
+	out, err := python.StdoutPipe()
+	if err == nil {
+		err = python.Start()
+	}
+	if err != nil {
+		t.Fatalf("%v\nrun `make test`, which installs the Python packages", err)
+	}
+	n, wrong := 0, 0
+	for d := json.NewDecoder(bufio.NewReaderSize(out, 1<<20)); d.More() && wrong < 20; n++ {
+		var line struct {
+			Text    string
+			IDs     []int32
+			Decoded *string
+		}
+		if err := d.Decode(&line); err != nil {
+			t.Fatal(err)
+		}
+		if line.Decoded == nil {
+			line.Decoded = &line.Text
+		}
+		if !compare(t, tok, line.Text, line.IDs, *line.Decoded) {
+			wrong++
+		}
+	}
+	if wrong > 0 {
+		python.Process.Kill()
+	}
+	if err := python.Wait(); wrong == 0 && (err != nil || n != 100_000) {
+		t.Fatalf("%d strings: %v\n%s", n, err, problem.String())
+	}
+}
+
+func TestSmolLMEqualsTheLibraryOnAdversarialStrings(t *testing.T) {
+	folder := t.TempDir()
+	if err := SaveText(cached(t, "models/SmolLM2-135M-Instruct.Q4_1.gguf"), folder); err != nil {
+		t.Fatal(err)
+	}
+	compareCorpus(t, smolLMTokenizer(t), "1", folder)
+}
