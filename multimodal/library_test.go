@@ -23,7 +23,8 @@ func marked(normalizer, preTokenizer, decoder, added, model string) string {
 	}
 	text, _ := json.Marshal(vocab)
 	return fmt.Sprintf(`{"version":"1.0","truncation":null,"padding":null,"added_tokens":[%s],"normalizer":%s,"pre_tokenizer":%s,
-		"post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<x>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],
+		"post_processor":{"type":"TemplateProcessing",
+		"single":[{"SpecialToken":{"id":"<x>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],
 		"pair":[{"Sequence":{"id":"A","type_id":0}},{"Sequence":{"id":"B","type_id":1}}],
 		"special_tokens":{"<x>":{"id":"<x>","ids":[22],"tokens":["<x>"]}}},
 		"decoder":%s,"model":{"type":"BPE","unk_token":"<unk>"%s,"vocab":%s,"merges":["▁ a","a b","▁a b","▁ ab","▁▁ ▁▁","▁ ▁","b c",
@@ -56,7 +57,8 @@ func TestComponentsDoAsTheLibrarys(t *testing.T) {
 	}
 	files := []string{
 		marked(llama, none, fallback, special, bytes), marked(gemma, none, fallback, special, bytes),
-		marked(gemma, none, plain, special, ""), marked(gemma, none, plain, special, `,"byte_fallback":true`), marked(gemma, none, plain, special, `,"fuse_unk":true`),
+		marked(gemma, none, plain, special, ""), marked(gemma, none, plain, special, `,"byte_fallback":true`),
+		marked(gemma, none, plain, special, `,"fuse_unk":true`),
 		marked(llama, none, fallback, special, bytes+`,"ignore_merges":true`),
 		marked(`{"type":"Replace","pattern":{"Regex":"[ab]+"},"content":"x"}`, none, plain, special, ""),
 		marked(none, `{"type":"WhitespaceSplit"}`, plain, special, ""),
@@ -82,8 +84,8 @@ func TestComponentsDoAsTheLibrarys(t *testing.T) {
 	}
 	texts := []string{"", " ", "a", " a", "<x>", "a <x> b", "<x> a", "ab<x>", "é<x>", "<x>é", "!é日!x", "ã!", "a\n\n b  ", "aaa  aa    a"}
 	rng := rand.New(rand.NewPCG(1, 2))
-	alphabet := []string{"a", "b", "c", "d", "1", "2", ".", "é", "日", " ", "  ", "\n", "▁", "!", "x", "<x>", "c d", "😀", "ab", "ß", "½", "_",
-		"\u0301"}
+	alphabet := []string{"a", "b", "c", "d", "1", "2", ".", "é", "日", " ", "  ", "\n", "▁", "!", "x", "<x>", "c d", "😀", "ab", "ß", "½",
+		"_", "\u0301"}
 	for range 300 {
 		var b strings.Builder
 		for range rng.IntN(12) {

@@ -151,7 +151,7 @@ func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 		"cannot unmarshal number 4e9":    file("", "", `{"id":4e9,"content":"x"}`, ""),
 		"without vocabulary":             `{"model":{"type":"BPE"}}`,
 		"there is no decoder":            strings.Replace(file("", "", "", ""), `{"type":"ByteLevel"},"model"`, `null,"model"`, 1),
-		`decoder "CTC"`:                  strings.Replace(file("", "", "", ""), `{"type":"ByteLevel"},"model"`, `{"type":"CTC"},"model"`, 1),
+		`decoder "CTC"`:                  strings.Replace(file("", "", "", ""), `"ByteLevel"},"model"`, `"CTC"},"model"`, 1),
 		`decoder "ByteFallback"`: strings.Replace(file("", "", "", ""), `{"type":"ByteLevel"},"model"`,
 			`{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"ByteFallback"}]},"model"`, 1),
 		`post-processor "Bert"`: strings.Replace(file("", "", "", ""), `"decoder":`, `"post_processor":{"type":"Bert"},"decoder":`, 1),
