@@ -97,10 +97,13 @@ func contraction(text string, fold bool) int {
 	if text == "" || text[0] != '\'' {
 		return 0
 	}
-	for _, c := range []string{"'s", "'t", "'m", "'d", "'re", "'ve", "'ll", "'\u017f"} {
-		if strings.HasPrefix(text, c) && (fold || c[1] < utf8.RuneSelf) || fold && len(text) >= len(c) && strings.EqualFold(text[:len(c)], c) {
+	for _, c := range []string{"'s", "'t", "'m", "'d", "'re", "'ve", "'ll"} {
+		if strings.HasPrefix(text, c) || fold && len(text) >= len(c) && strings.EqualFold(text[:len(c)], c) {
 			return len(c)
 		}
+	}
+	if longS := "'\u017f"; fold && strings.HasPrefix(text, longS) { // s without regard to case
+		return len(longS)
 	}
 	return 0
 }
