@@ -58,10 +58,10 @@ def metadata(w, c, arch):
         w.add_sliding_window_pattern([t == "sliding_attention" for t in c["layer_types"]])
     if c.get("query_pre_attn_scalar", head_dim) != head_dim:
         w.add_attention_scale(c["query_pre_attn_scalar"] ** -0.5)
-    if c.get("attn_logit_softcapping"):
-        w.add_attn_logit_softcapping(c["attn_logit_softcapping"])
-    if c.get("final_logit_softcapping"):
-        w.add_final_logit_softcapping(c["final_logit_softcapping"])
+    if "attn_logit_softcapping" in c:
+        w.add_attn_logit_softcapping(c["attn_logit_softcapping"] or 0)
+    if "final_logit_softcapping" in c:
+        w.add_final_logit_softcapping(c["final_logit_softcapping"] or 0)
 
 
 def llama3(rope, head_dim):
