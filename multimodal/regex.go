@@ -56,7 +56,7 @@ func findRegex(pattern string) (finder, error) {
 
 // runs are what patterns are tried on: long runs of one or two kinds of characters.
 var runs = func() (all []string) {
-	for _, unit := range []string{" ", "\n", "a", "A", "1", "!", "\u0301", "a ", "a1", "aA!", " \n\r", "a\u0301 1\n"} {
+	for _, unit := range []string{" ", "\n", "a", "A", "1", "!", "\u0301", "ab", "a ", "a1", "aA!", " \n\r", "a\u0301 1\n"} {
 		all = append(all, strings.Repeat(unit, 1<<12/len(unit))+"\x00")
 	}
 	return all

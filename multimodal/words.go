@@ -54,15 +54,14 @@ func (w *words) next(text string, table []class) int {
 	first, size := utf8.DecodeRuneInString(text)
 	switch kind := table[first] & (letter | number | space); {
 	case w.leads && kind == number:
-		n := size
-		for range w.digits - 1 {
-			r, size := utf8.DecodeRuneInString(text[n:])
-			if size == 0 || table[r]&number == 0 {
-				break
+		n := 0
+		for i, r := range text {
+			if n == w.digits || table[r]&number == 0 {
+				return i
 			}
-			n += size
+			n++
 		}
-		return n
+		return len(text)
 	case w.leads && first != '\r' && first != '\n':
 		if kind == letter {
 			size = 0
