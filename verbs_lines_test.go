@@ -19,13 +19,13 @@ func TestABadLineIsAnErrorThatNamesItsFault(t *testing.T) {
 	common := [][2]string{
 		{`garbage`, "not a JSON object"}, {``, "not a JSON object"}, {`[1]`, "not a JSON object"}, {`null`, "exactly one of"},
 		{`{}`, "exactly one of"}, {`{"ids":[1],"messages":[]}`, "exactly one of"}, {`{"ids":null}`, "exactly one of"},
-		{`{"ids":"1"}`, "ids: "}, {`{"ids":[1.5]}`, "ids: "}, {`{"ids":[1,null]}`, "ids: an id is null"}, {`{"ids":[3000000000]}`, "ids: "},
+		{`{"ids":"1"}`, "ids: "}, {`{"ids":[1.5]}`, "ids: "}, {`{"ids":[1,null]}`, "ids: an id is negative or null"}, {`{"ids":[3000000000]}`, "ids: "}, {`{"ids":[1,-1]}`, "ids: an id is negative or null"},
 		{`{"idz":[1]}`, `unknown key "idz"; the nearest known key is "ids"`}, {`{"ids":[1],"IDs":[1]}`, `unknown key "IDs"`},
 		{`{"messages":[]}`, "messages: "}, {`{"messages":{}}`, "messages: "}, {`{"messages":["a"]}`, "message 0"},
 		{`{"messages":[{"role":"user","content":"a"}],"add_generation_prompt":"yes"}`, "add_generation_prompt: "},
 	}
 	model := [][2]string{
-		{`{"ids":[]}`, "0 tokens"}, {`{"ids":[1,-1]}`, "token 1 is -1"}, {`{"ids":[49152]}`, "vocabulary of 49152"},
+		{`{"ids":[]}`, "0 tokens"}, {`{"ids":[49152]}`, "vocabulary of 49152"},
 		{`{"ids":[` + strings.Repeat("1,", 8192) + `1]}`, "8193 tokens: must be from 1 to 8192"}, {`{"ids":[1],"images":["a.png"]}`,
 			"images: "},
 		{`{"ids":[1],"text":"a"}`, `unknown key "text"`},
@@ -268,6 +268,13 @@ func edit(t *testing.T, path string, keys object) {
 	maps.Copy(file, keys)
 	if err := os.WriteFile(path, []byte(line(file)), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestNothingIsAnEmptyListOrText(t *testing.T) {
+	lines := []string{`{"text":""}`, `{"text":"","add_special_tokens":true}`, `{"ids":[]}`}
+	if got, want := output(t, "tokens", smolLM(t), 0, lines), "{\"ids\":[]}\n{\"ids\":[]}\n{\"text\":\"\"}\n"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 
