@@ -128,17 +128,16 @@ func (j job) encode() (r report, err error) {
 			texts = append(texts, line.Text)
 		}
 	}
-	var start time.Time
-	for step := range 1 + j.Steps {
+	once := func() (n float64) {
 		for _, text := range texts {
-			n := float64(len(tok.Encode(text)))
-			if r.Value += n; step == 0 {
-				r.Loss += n
-			}
+			n += float64(len(tok.Encode(text)))
 		}
-		if step == 0 {
-			r.Value, start = 0, time.Now()
-		}
+		return n
+	}
+	r.Loss = once()
+	start := time.Now()
+	for range j.Steps {
+		r.Value += once()
 	}
 	r.Value /= time.Since(start).Seconds()
 	return r, nil

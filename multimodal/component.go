@@ -2,6 +2,7 @@ package multimodal
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,7 +21,7 @@ type component struct {
 	Behavior      string `json:"behavior"`
 	Invert        bool   `json:"invert"`
 	Individual    bool   `json:"individual_digits"`
-	PrefixSpace   *bool  `json:"add_prefix_space"` // absent: true
+	PrefixSpace   *bool  `json:"add_prefix_space"` // absent: not in ByteLevel
 	UseRegex      *bool  `json:"use_regex"`        // absent: true
 	Replacement   string `json:"replacement"`
 	Scheme        string `json:"prepend_scheme"`
@@ -165,7 +166,7 @@ func (c *component) splitter() (splitter, error) {
 func (c *component) metaspace(place int) (func(part string, first bool) string, error) {
 	scheme, err := c.scheme()
 	if err == nil && place > 0 {
-		err = fmt.Errorf("pre-tokenizer Metaspace behind another one is not supported")
+		err = errors.New("pre-tokenizer Metaspace behind another one is not supported")
 	}
 	return func(part string, first bool) string {
 		part = strings.ReplaceAll(part, " ", c.Replacement)
@@ -183,7 +184,7 @@ func (c *component) scheme() (string, error) {
 		scheme = "never"
 	}
 	if !slices.Contains([]string{"always", "first", "never"}, scheme) || c.Replacement == "" {
-		return "", fmt.Errorf("Metaspace with prepend_scheme %q and replacement %q is not supported", scheme, c.Replacement)
+		return "", fmt.Errorf("a Metaspace with prepend_scheme %q and replacement %q is not supported", scheme, c.Replacement)
 	}
 	return scheme, nil
 }

@@ -20,10 +20,12 @@ func cached(t testing.TB, path string) string {
 	return filepath.Join(cache, "molt", path)
 }
 
-// compareCorpus compares tok with the tokenizers library on 100,000 strings that testdata/corpus.py makes; folder has the tokenizer.json.
+// compareCorpus compares tok with the tokenizers library and the tokenizer.json of folder, on 100,000 strings that
+// testdata/corpus.py makes.
 func compareCorpus(t *testing.T, tok *Tokenizer, seed, folder string) {
 	t.Helper()
-	python := exec.Command(cached(t, "testing/bin/python"), "testdata/corpus.py", seed, "100000", filepath.Join(folder, "tokenizer.json"))
+	file := filepath.Join(folder, "tokenizer.json")
+	python := exec.Command(cached(t, "testing/bin/python"), "testdata/corpus.py", seed, "100000", file)
 	var problem strings.Builder
 	python.Stderr = &problem
 	out, err := python.StdoutPipe()

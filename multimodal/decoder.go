@@ -37,8 +37,6 @@ func (c *component) decoder(names []string) (d decoder, err error) {
 				return d, err
 			}
 			each = append(each, func(token string, _ bool) string { return replace(token) })
-		case c.Type == "Strip" && single && c.Content != "":
-			each = append(each, func(token string, _ bool) string { return c.strip(token) })
 		case c.Type == "Metaspace" && single:
 			scheme, err := c.scheme()
 			if err != nil {
@@ -79,17 +77,6 @@ func (c *component) decoder(names []string) (d decoder, err error) {
 		d.text[id] = text
 	}
 	return d, nil
-}
-
-// strip cuts at most Start of the characters Content off the beginning of a token, and Stop off its end.
-func (c *component) strip(token string) string {
-	for range c.Start {
-		token = strings.TrimPrefix(token, c.Content)
-	}
-	for range c.Stop {
-		token = strings.TrimSuffix(token, c.Content)
-	}
-	return token
 }
 
 // opening is how far the beginning of one text is decoded.

@@ -154,7 +154,7 @@ func split(find finder, behavior string, invert bool) (splitter, error) {
 	}
 	join, ok := joins[behavior]
 	if !ok {
-		return nil, fmt.Errorf("Split with behavior %q is not supported: want one of %q", behavior, slices.Sorted(maps.Keys(joins)))
+		return nil, fmt.Errorf("a Split with behavior %q is not supported: want one of %q", behavior, slices.Sorted(maps.Keys(joins)))
 	}
 	return func(text string, emit func(string)) {
 		start, end, before := 0, 0, false // of the piece that may go on, and whether it ends in a match

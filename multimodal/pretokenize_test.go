@@ -56,7 +56,8 @@ func TestPatternsByHand(t *testing.T) {
 	for pattern, tests := range map[string]map[string]string{
 		llama3Pattern: {"It'S 12345!\r\n\n x": "It|'S| |123|45|!\r\n\n| x", "(a": "(a", "a'\u017f": "a|'\u017f", "  \n  b": "  \n| | b"},
 		qwen2Pattern:  {"v123 ...\n": "v|1|2|3| ...\n"},
-		o200kPattern:  {"HTTPServer's camelCase/\n": "HTTPServer's| camel|Case|/\n", "ABC": "ABC", "\u0301\u0301a": "\u0301\u0301a", "\u05d0A": "\u05d0|A"},
+		o200kPattern: {"HTTPServer's camelCase/\n": "HTTPServer's| camel|Case|/\n", "ABC": "ABC", "\u0301\u0301a": "\u0301\u0301a",
+			"\u05d0A": "\u05d0|A"},
 	} {
 		for text, want := range tests {
 			c := component{Type: "Split", Behavior: "Isolated"}

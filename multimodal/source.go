@@ -15,8 +15,8 @@ import (
 // metadata. The error for a file that is not there is fs.ErrNotExist.
 type source func(name string) ([]byte, error)
 
-// maxFile bounds what a damaged or foreign file makes reading allocate; the largest tokenizers in use have an eighth.
-const maxFile = 256 << 20
+// maxFile bounds what a damaged or foreign file makes reading allocate; the largest tokenizers in use have half.
+const maxFile = 64 << 20
 
 func openSource(path string) (source, error) {
 	info, err := os.Stat(path)

@@ -164,7 +164,7 @@ func TestStreamHoldsBackARunOfByteTokens(t *testing.T) {
 		{[]int32{3, 4, 5, 1}, []string{"", "", "", "€b", ""}},
 		{[]int32{1, 3, 4, 5}, []string{"b", "", "", "", "€"}},
 		{[]int32{3, 4, 1}, []string{"", "", "\uFFFD\uFFFDb", ""}},
-		{[]int32{3, 4, 5, 3}, []string{"", "", "", "", "\uFFFD\uFFFD\uFFFD\uFFFD"}}, // the run is no UTF-8, though it starts with a character
+		{[]int32{3, 4, 5, 3}, []string{"", "", "", "", "\uFFFD\uFFFD\uFFFD\uFFFD"}}, // all of a run that is no UTF-8
 		{[]int32{-1, 99, 0}, []string{"", "", "a", ""}},
 	}
 	for _, test := range tests {

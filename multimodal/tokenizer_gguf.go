@@ -23,9 +23,7 @@ func levels(useRegex bool) []object { // with gpt2Pattern built in
 	return []object{{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": useRegex}}
 }
 
-func digitsAlone() []object {
-	return append([]object{{"type": "Digits", "individual_digits": true}}, levels(true)...)
-}
+var digitsAlone = append([]object{{"type": "Digits", "individual_digits": true}}, levels(true)...)
 
 // preTokenizers are the pre-tokenizers that GGUF files name (tokenizer.ggml.pre), as the models' own tokenizer.json have
 // them; "default" belongs to no model and is as in llama.cpp.
@@ -37,9 +35,9 @@ var preTokenizers = map[string]struct {
 	"gpt-2":       {steps: levels(true)},
 	"olmo":        {steps: levels(true), nfc: true},
 	"mpt":         {steps: levels(true), nfc: true},
-	"smollm":      {steps: digitsAlone()},
-	"starcoder":   {steps: digitsAlone()},
-	"command-r":   {steps: digitsAlone(), nfc: true},
+	"smollm":      {steps: digitsAlone},
+	"starcoder":   {steps: digitsAlone},
+	"command-r":   {steps: digitsAlone, nfc: true},
 	"llama-bpe":   {steps: isolated(llama3Pattern), ignoreMerges: true, bos: true},
 	"dbrx":        {steps: isolated(llama3Pattern)},
 	"qwen2":       {steps: isolated(qwen2Pattern), nfc: true},

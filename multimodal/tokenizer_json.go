@@ -104,12 +104,17 @@ func (m *bpeModel) check() error {
 }
 
 func (f *tokenizerFile) tokenizer() (*Tokenizer, error) {
-	const maxSteps = 32 // bounds what a hostile file can make of every text; the longest sequences in use have five
+	const maxSteps, maxGrowth = 32, 1 << 12 // what a hostile file can make of every text; sequences in use have five steps
 	t := &Tokenizer{ids: f.Model.Vocab, special: map[int32]bool{}, bos: noID}
 	err := f.Model.check()
 	for _, c := range []*component{f.Normalizer, f.PreTokenizer, f.PostProcessor, f.Decoder} {
-		if n := len(c.steps()); n > maxSteps && err == nil {
-			err = fmt.Errorf("a Sequence with %d steps: more than %d are not supported", n, maxSteps)
+		steps, growth := c.steps(), 1
+		for _, step := range steps {
+			growth = min(growth*max(1, len(step.Content)+len(step.Prepend)+len(step.Replacement)), maxGrowth+1)
+		}
+		if err == nil && (len(steps) > maxSteps || growth > maxGrowth) {
+			err = fmt.Errorf("a Sequence of %d steps that lengthen a text %d times or more: at most %d and %d are supported",
+				len(steps), growth, maxSteps, maxGrowth)
 		}
 	}
 	for token, id := range f.Model.Vocab {

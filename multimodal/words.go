@@ -54,15 +54,14 @@ func (w *words) next(text string, table []class) int {
 	first, size := utf8.DecodeRuneInString(text)
 	switch kind := table[first] & (letter | number | space); {
 	case w.leads && kind == number:
-		n := size
-		for range w.digits - 1 {
-			r, size := utf8.DecodeRuneInString(text[n:])
-			if size == 0 || table[r]&number == 0 {
-				break
+		n := 0
+		for i, r := range text {
+			if n == w.digits || table[r]&number == 0 {
+				return i
 			}
-			n += size
+			n++
 		}
-		return n
+		return len(text)
 	case w.leads && first != '\r' && first != '\n':
 		if kind == letter {
 			size = 0
@@ -97,10 +96,13 @@ func contraction(text string, fold bool) int {
 	if text == "" || text[0] != '\'' {
 		return 0
 	}
-	for _, c := range []string{"'s", "'t", "'m", "'d", "'re", "'ve", "'ll", "'\u017f"} {
-		if strings.HasPrefix(text, c) && (fold || c[1] < utf8.RuneSelf) || fold && len(text) >= len(c) && strings.EqualFold(text[:len(c)], c) {
+	for _, c := range []string{"'s", "'t", "'m", "'d", "'re", "'ve", "'ll"} {
+		if strings.HasPrefix(text, c) || fold && len(text) >= len(c) && strings.EqualFold(text[:len(c)], c) {
 			return len(c)
 		}
+	}
+	if longS := "'\u017f"; fold && strings.HasPrefix(text, longS) { // s without regard to case
+		return len(longS)
 	}
 	return 0
 }
