@@ -342,22 +342,17 @@ func (r *run) spaces(width any) string {
 var sequences = []string{"str", "Markup", "list", "tuple", "dict", "range", "Undefined"}
 
 var tests = map[string]any{
-	"test boolean(v)":       isOf("bool"),
 	"test callable(v)":      isOf("function", "LoopContext", "Undefined"),
 	"test escaped(v)":       isOf("Markup"),
-	"test false(v)":         func(v any) bool { return v == false },
 	"test filter(name)":     func(r *run, name string) bool { return r.library["filter"][name] != nil },
 	"test float(v)":         isOf("float"),
 	"test integer(v)":       isOf("int"),
 	"test iterable(v)":      isOf(append(sequences, "generator", "dict_keys", "dict_values", "dict_items")...),
 	"test mapping(v)":       isOf("dict"),
-	"test none(v)":          isOf("NoneType"),
-	"test number(v)":        isNumber,
 	"test sameas(v, other)": func(v, other any) bool { return v == other && typeName(v) != "Undefined" },
 	"test sequence(v)":      isOf(sequences...),
 	"test string(v)":        isOf("str", "Markup"),
 	"test test(name)":       func(r *run, name string) bool { return r.library["test"][name] != nil },
-	"test true(v)":          func(v any) bool { return v == true },
 	"test undefined(v)":     isOf("Undefined"),
 }
 

@@ -7,20 +7,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
-// layout is how a directive of "%" or a field of str.format shows a value.
-type layout struct {
-	sign, width, precision, verb string // precision with its point
-	fill, align                  string // align is <, >, ^ or = (fill behind the sign)
-	comma                        bool   // between groups of three digits
-}
-
 var (
-	directive  = regexp.MustCompile(`(?s)%(?:\((\w+)\))?([-+ 0]*)(\d{0,6})(\.\d{1,2})?(.?)`)
-	field      = regexp.MustCompile(`(?s)\{\{|\}\}|\{(\w*)(?:!([rs]))?(?::([^{}]*))?\}|[{}]`)
-	fieldShape = regexp.MustCompile(`(?s)^(?:(.)?([<>=^]))?([-+ ]?)(0?)(\d{0,6})(,?)(\.\d{1,2})?([a-zA-Z%]?)$`)
+	directive = regexp.MustCompile(`(?s)%(?:\((\w+)\))?([-+ 0]*)(\d{0,6})(\.\d{1,2})?(.?)`)
+	field     = regexp.MustCompile(`\{\{|\}\}|\{(\w*)(?:!([rs]))?(?::([<>]?)([+ ]?)(0?)(\d{0,6})(\.\d{1,2})?([a-zA-Z]?))?\}|[{}]`)
 )
 
 // percent is format % args, which are a mapping, a tuple or one value.
@@ -32,119 +23,88 @@ func (r *run) percent(format string, args any) string {
 	}
 	text := directive.ReplaceAllStringFunc(format, func(text string) string {
 		m := directive.FindStringSubmatch(text)
-		l, v, ok := layout{width: m[3], precision: m[4], verb: m[5], fill: " ", align: ">"}, any(nil), false
-		if l.verb == "%" {
+		name, flags, verb := m[1], m[2], m[5]
+		if verb == "%" {
 			return "%"
-		} else if l.verb == "" {
-			fail("ValueError: incomplete format")
-		} else if m[1] != "" && named != nil {
-			v, ok = named.get(r, m[1])
-		} else if used < len(values) && m[1] == "" {
+		}
+		v, ok := any(nil), false
+		if name != "" && named != nil {
+			v, ok = named.get(r, name)
+		} else if used < len(values) && name == "" {
 			v, ok = values[used], true
 			used++
 		}
-		check(ok, "TypeError or KeyError: no argument for %s", text)
-		l.sign = map[bool]string{strings.Contains(m[2], " "): " ", strings.Contains(m[2], "+"): "+"}[true]
+		check(ok && verb != "", "TypeError, KeyError or ValueError: no argument for %s, or incomplete", text)
 		switch f, isFloat := v.(float64); {
-		case l.verb == "s":
-			v = r.str(v)
-		case l.verb == "r":
-			v, l.verb = r.repr(v), "s"
-		case strings.Contains("diu", l.verb) && isFloat:
-			v, l.verb = whole(f), "d"
-		case strings.Contains("iu", l.verb):
-			l.verb = "d"
+		case verb == "s" || verb == "r":
+			if flags = strings.ReplaceAll(flags, "0", ""); verb == "r" {
+				v = r.repr(v)
+			}
+			return r.show(flags, m[3], m[4], "s", r.str(v))
+		case strings.Contains("diu", verb) && isFloat:
+			return r.show(flags, m[3], m[4], "d", whole(f))
+		case strings.Contains("iu", verb):
+			verb = "d"
 		}
-		if strings.Contains(m[2], "-") {
-			l.align = "<"
-		} else if strings.Contains(m[2], "0") && l.verb != "s" {
-			l.fill, l.align = "0", "="
-		}
-		return r.show(l, v)
+		return r.show(flags, m[3], m[4], verb, v)
 	})
 	lenient := slices.Contains([]string{"dict", "list", "Undefined"}, typeName(args)) // what Python takes for a mapping here
 	check(used == len(values) || lenient && used == 0, "TypeError: not all arguments converted during string formatting")
 	return text
 }
 
-// format is the method of that name of a text.
+// format is the method of that name of a text. Its fields have no attributes, fill characters or groups of digits.
 func (r *run) format(format string, pos []any, named *dict) string {
 	auto, manual := 0, false
 	return field.ReplaceAllStringFunc(format, func(text string) string {
 		m := field.FindStringSubmatch(text)
+		name, align, flags, width, precision, verb := m[1], m[3], m[4]+m[5], m[6], m[7], m[8]
 		if text == "{{" || text == "}}" {
 			return text[:1]
 		}
-		v, ok := named.get(r, m[1])
-		i, err := strconv.Atoi(cmp.Or(m[1], strconv.Itoa(auto)))
+		v, ok := named.get(r, name)
+		i, err := strconv.Atoi(cmp.Or(name, strconv.Itoa(auto)))
 		if err == nil && i < len(pos) {
 			v, ok = pos[i], true
 		}
-		if manual = manual || err == nil && m[1] != ""; m[1] == "" {
+		if manual = manual || err == nil && name != ""; name == "" {
 			auto++
 		}
-		check(ok && len(text) > 1 && (auto == 0 || !manual), "ValueError, KeyError or IndexError: wrong field %s", text)
+		check(ok && len(text) > 1 && (auto == 0 || !manual), "ValueError, KeyError or IndexError: wrong or unsupported field %s", text)
+		kind, bare := typeName(v), align+flags+width+precision+verb == ""
 		if m[2] == "r" {
 			v = r.repr(v)
-		} else if m[2] == "s" || m[3] == "" {
+		} else if m[2] == "s" || bare {
 			v = r.str(v)
 		}
-		shape := fieldShape.FindStringSubmatch(m[3])
-		check(shape != nil, "ValueError: invalid or unsupported format %q", m[3])
-		l := layout{fill: shape[1], align: shape[2], sign: strings.Trim(shape[3], "-"), width: shape[5], comma: shape[6] != "",
-			precision: shape[7], verb: shape[8]}
-		if kind := typeName(v); kind == "str" {
-			check(l.align != "=" && l.sign == "" && shape[4] == "", "ValueError: format %q of text", m[3])
-			l.align, l.verb = cmp.Or(l.align, "<"), cmp.Or(l.verb, "s")
-		} else if l.verb == "" {
-			l.verb = map[string]string{"int": "d", "bool": "d", "float": "shortest"}[kind]
+		if _, isText := v.(string); isText {
+			check(flags == "", "ValueError: sign or zeros before text")
+			align, verb = cmp.Or(align, "<"), cmp.Or(verb, "s")
 		}
-		if shape[4] != "" && l.align == "" {
-			l.fill, l.align = "0", "="
+		if align == "<" {
+			flags = "-" + strings.ReplaceAll(flags, "0", "")
 		}
-		l.fill, l.align = cmp.Or(l.fill, " "), cmp.Or(l.align, ">")
-		return r.show(l, v)
+		return r.show(flags, width, precision, cmp.Or(verb, map[string]string{"int": "d", "bool": "d"}[kind]), v)
 	})
 }
 
-// show writes a value that the verb fits.
-func (r *run) show(l layout, v any) (text string) {
-	s, isText := v.(string)
-	switch i, f := integer(v), 0.0; {
-	case isText && l.verb == "s":
-		text = fmt.Sprintf("%"+l.precision+"s", s)
-	case i != nil && strings.Contains("dxXob", l.verb) && l.precision == "":
-		text = fmt.Sprintf("%"+l.sign+l.verb, i)
-	case isNumber(v) && strings.Contains("eEfFgG%", l.verb):
-		f, _ = asFloat(v)
-		if l.verb == "%" {
-			text = fmt.Sprintf("%"+l.sign+cmp.Or(l.precision, ".6")+"f%%", f*100)
-		} else {
-			text = fmt.Sprintf("%"+l.sign+cmp.Or(l.precision, ".6")+l.verb, f)
-		}
+// show writes a value as C's printf does. Text has the verb s.
+func (r *run) show(flags, width, precision, verb string, v any) string {
+	n, _ := strconv.Atoi(width) // "" is 0
+	r.spend(n)
+	shape := "%" + flags + width
+	switch i, text := integer(v), ""; {
+	case typeName(v) == "str" && verb == "s":
+		text, _ = v.(string)
+		return fmt.Sprintf(shape+precision+verb, text)
+	case i != nil && verb != "" && strings.Contains("dxXob", verb) && precision == "":
+		return fmt.Sprintf(shape+verb, i)
+	case isNumber(v) && verb != "" && strings.Contains("eEfFgG", verb):
+		f, _ := asFloat(v)
 		check(finite(f), "ValueError: inf and nan are not supported in formats")
-	case l.verb == "shortest" && l.precision == "" && l.sign == "":
-		text = r.str(v)
-	default:
-		fail("ValueError or TypeError: format %s%s of a %s is wrong or not supported", l.precision, l.verb, typeName(v))
+		return fmt.Sprintf(shape+cmp.Or(precision, ".6")+verb, f)
 	}
-	check(!l.comma || l.align != "=", "ValueError: zeros before grouped digits are not supported")
-	digits := strings.TrimLeft(text, "+- ")
-	sign := text[:len(text)-len(digits)]
-	if isText {
-		sign, digits = "", text
-	}
-	for i := len(digits) - len(strings.TrimLeft(digits, "0123456789")) - 3; l.comma && i > 0; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	width, _ := strconv.Atoi(l.width) // "" is 0
-	n := max(width-utf8.RuneCountInString(sign+digits), 0)
-	r.spend(len(digits) + n)
-	if l.align == "=" {
-		return sign + strings.Repeat(l.fill, n) + digits
-	}
-	left := map[string]int{">": n, "^": n / 2}[l.align]
-	return strings.Repeat(l.fill, left) + sign + digits + strings.Repeat(l.fill, n-left)
+	return fail("ValueError or TypeError: format %s%s of a %s is wrong or not supported", shape, verb, typeName(v)).(string)
 }
 
 var (

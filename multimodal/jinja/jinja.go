@@ -9,8 +9,8 @@
 // globals and methods; what Parse does not know is its error.
 // trim_blocks and lstrip_blocks are on; nothing is HTML-escaped; values are immutable.
 //
-// Different from Jinja: escaped or safe text can only be shown; filters that return a generator run at once, though it can be
-// read only once; integers have at most 65,536 bits.
+// Different from Jinja: escaped or safe text can be shown, compared, added to and filtered, and no more; filters that return a
+// generator run at once, though it can be read only once; integers have at most 65,536 bits.
 //
 // # Values
 //

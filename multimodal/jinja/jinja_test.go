@@ -47,7 +47,7 @@ func loadReference(t testing.TB, path string) reference {
 
 // references have one layout. The first is rendered by transformers, one language feature a case; files with whole models'
 // templates can be put in its place. The second holds more features and two templates written for this test, rendered
-// by Jinja 3.1.6 with the same settings.
+// by Jinja 3.1.6 with the same settings. The third has the language systematically: testdata/cases.py made it.
 var references = []string{"../../testdata/reference/text/templates.json.gz", "testdata/snippets.json.gz", "testdata/language.json.gz"}
 
 // address is where CPython happened to keep an object.

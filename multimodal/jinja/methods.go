@@ -24,9 +24,8 @@ var methods = map[string]any{
 		check(len(args) > 0, "TypeError: no items for cycling given")
 		return args[self.(*loop).i%len(args)]
 	},
-	"dict|list copy(v)": func(v any) any { return v },
-	"dict items(dict)":  func(r *run, d *dict) any { return &seq{kind: "dict_items", items: d.items(r)} },
-	"dict keys(dict)":   func(d *dict) any { return &seq{kind: "dict_keys", items: d.keys} },
+	"dict items(dict)": func(r *run, d *dict) any { return &seq{kind: "dict_items", items: d.items(r)} },
+	"dict keys(dict)":  func(d *dict) any { return &seq{kind: "dict_keys", items: d.keys} },
 	"dict values(dict)": func(r *run, d *dict) any {
 		return &seq{kind: "dict_values", items: r.each(d.items(r), func(kv any) any { return kv.(*seq).items[1] })}
 	},
@@ -58,7 +57,6 @@ var methods = map[string]any{
 	"str islower(s)":             regexp.MustCompile(`^[^\p{Lu}\p{Lt}]*\p{Ll}[^\p{Lu}\p{Lt}]*$`).MatchString,
 	"str isnumeric(s)":           regexp.MustCompile(`^\pN+$`).MatchString,
 	"str isprintable(s)":         func(s string) bool { return strings.TrimFunc(s, unicode.IsPrint) == "" },
-	"str isspace(s)":             func(s string) bool { return s != "" && strings.TrimFunc(s, isSpace) == "" },
 	"str istitle(s)":             func(r *run, s string) bool { return cased.MatchString(s) && r.title(s) == s },
 	"str isupper(s)":             regexp.MustCompile(`^[^\p{Ll}\p{Lt}]*\p{Lu}[^\p{Ll}\p{Lt}]*$`).MatchString,
 	"str join(s, iterable)": func(r *run, s string, items []any) any {

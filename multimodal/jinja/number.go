@@ -99,7 +99,7 @@ func (r *run) operate(op string, a, b any) any {
 	mustExist(a, b)
 	r.spend(size(a) + size(b))
 	if x, y := integer(a), integer(b); x != nil && y != nil && (op != "**" || y.Sign() >= 0) {
-		return integers[op](x, y)
+		return integers(op, x, y)
 	} else if isNumber(a) && isNumber(b) {
 		x, _ := asFloat(a)
 		y, _ := asFloat(b)
@@ -129,33 +129,35 @@ func (r *run) operate(op string, a, b any) any {
 	return fail("TypeError: unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(a), typeName(b))
 }
 
-var integers = map[string]func(x, y *big.Int) any{
-	"+":  func(x, y *big.Int) any { return normal(new(big.Int).Add(x, y)) },
-	"-":  func(x, y *big.Int) any { return normal(new(big.Int).Sub(x, y)) },
-	"*":  func(x, y *big.Int) any { return normal(new(big.Int).Mul(x, y)) },
-	"//": func(x, y *big.Int) any { q, _ := divmod(x, y); return normal(q) },
-	"%":  func(x, y *big.Int) any { _, m := divmod(x, y); return normal(m) },
-	"/": func(x, y *big.Int) any {
-		check(y.Sign() != 0, "ZeroDivisionError: division by zero")
-		f, _ := new(big.Rat).SetFrac(x, y).Float64()
-		check(finite(f), "OverflowError: integer division result too large for a float")
-		return math.Copysign(f, float64(cmp.Or(x.Sign(), 1)*y.Sign()))
-	},
-	"**": func(x, y *big.Int) any {
+func integers(op string, x, y *big.Int) any {
+	z := new(big.Int)
+	switch op {
+	case "+":
+		z.Add(x, y)
+	case "-":
+		z.Sub(x, y)
+	case "*":
+		z.Mul(x, y)
+	case "**":
 		check(x.BitLen() <= 1 || y.IsInt64() && y.Int64() <= maxBits/int64(x.BitLen()-1), "OverflowError: an integer of too many bits")
-		return normal(new(big.Int).Exp(x, y, nil))
-	},
-}
-
-// divmod rounds down, so that the remainder has the sign of the divisor.
-func divmod(x, y *big.Int) (q, m *big.Int) {
-	check(y.Sign() != 0, "ZeroDivisionError: integer division or modulo by zero")
-	q, m = new(big.Int).QuoRem(x, y, new(big.Int))
-	if m.Sign()*y.Sign() < 0 {
-		q.Sub(q, big.NewInt(1))
-		m.Add(m, y)
+		z.Exp(x, y, nil)
+	default:
+		check(y.Sign() != 0, "ZeroDivisionError: division by zero")
+		if op == "/" {
+			f, _ := new(big.Rat).SetFrac(x, y).Float64()
+			check(finite(f), "OverflowError: integer division result too large for a float")
+			return math.Copysign(f, float64(cmp.Or(x.Sign(), 1)*y.Sign()))
+		}
+		_, m := z.QuoRem(x, y, new(big.Int))
+		if m.Sign()*y.Sign() < 0 { // rounded down, the remainder has the sign of the divisor
+			z.Sub(z, big.NewInt(1))
+			m.Add(m, y)
+		}
+		if op == "%" {
+			z = m
+		}
 	}
-	return q, m
+	return normal(z)
 }
 
 var floats = map[string]func(x, y float64) float64{

@@ -214,7 +214,7 @@ func mustExist(values ...any) {
 		case undefined:
 			fail("%s", string(v))
 		case markup:
-			fail("text that is escaped or safe can only be shown")
+			fail("this is not supported for text that is escaped or safe")
 		}
 	}
 }
