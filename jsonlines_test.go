@@ -43,7 +43,8 @@ func TestAnswersComeInTheOrderOfTheLinesAndErrorsInTheirPlace(t *testing.T) {
 func TestParallelIsTheMostLinesInWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		if err := serve(t.Context(), strings.NewReader(strings.Repeat("1\n", 40)), io.Discard, 10, echo); err != nil || time.Since(began) != 4*time.Second {
+		if err := serve(t.Context(), strings.NewReader(strings.Repeat("1\n", 40)), io.Discard, 10, echo); err != nil ||
+			time.Since(began) != 4*time.Second {
 			t.Error(err, time.Since(began))
 		}
 	})

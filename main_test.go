@@ -69,7 +69,8 @@ func TestBadInputIsOneClearError(t *testing.T) {
 func TestHelpExplains(t *testing.T) {
 	overview := []string{"-set table.key=value", "-config file", "molt tokens ", "molt score ", "molt generate "}
 	for args, want := range map[string][]string{
-		"-h": overview, "help": overview, "tokens -h": {`"spans"`, "-model folder"}, "score -h": {`"entropy"`, "-top K"}, "generate --help": {`"finish"`, "-cache MB"},
+		"-h": overview, "help": overview,
+		"tokens -h": {`"spans"`, "-model folder"}, "score -h": {`"entropy"`, "-top K"}, "generate --help": {`"finish"`, "-cache MB"},
 	} {
 		var out bytes.Buffer
 		err := run(context.Background(), strings.Fields(args), nil, nil, &out)

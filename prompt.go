@@ -53,22 +53,21 @@ func (p *prompt) decode(line []byte, known map[string]any) error {
 	p.options.Extra = map[string]any{}
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		value, into := object[key], known[key]
-		if into == nil {
+		switch {
+		case into == nil:
 			p.options.Extra[key] = value
 			continue
-		}
-		if string(value) == "null" { // as if it were not there
+		case string(value) == "null": // as if it were not there
 			continue
-		}
-		if key == "text" || key == "ids" || key == "messages" {
+		case key == "text" || key == "ids" || key == "messages":
 			kinds++
 		}
 		if _, list := into.(*[]string); list && value[0] == '"' {
 			value = slices.Concat([]byte("["), value, []byte("]"))
 		}
 		err := json.Unmarshal(value, into)
-		if err == nil && key == "ids" && bytes.Contains(value, []byte("null")) {
-			err = errors.New("an id is null")
+		if err == nil && key == "ids" && bytes.ContainsAny(value, "-n") { // among numbers
+			err = errors.New("an id is negative or null")
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", key, err)
@@ -121,7 +120,7 @@ func (t textSide) request(p prompt, vocab, context int) (r rollout.Request, err 
 		return r, fmt.Errorf("the line has %d tokens: must be from 1 to %d, the context", len(r.IDs), context)
 	}
 	for i, id := range r.IDs {
-		if id < 0 || int(id) >= vocab {
+		if int(id) >= vocab {
 			return r, fmt.Errorf("token %d is %d, which is not in the model's vocabulary of %d", i, id, vocab)
 		}
 	}

@@ -19,12 +19,12 @@ const generateFormat = `  {"messages": [{"role": "user", "content": "Hi"}], "max
   {"ids": [1, 4093, 198], "max_tokens": 20, "ignore_eos": true}
       {"ids": [19556, 17, 2], "text": "Hello!", "logprobs": [-0.61, -0.2, -0.04], "finish": "stop"}
 
-messages and images are those of molt score, with add_generation_prompt true by default. temperature 0, the default, is greedy; top_p, top_k and
-min_p cut the distribution; seed is 0 by default: the same line always gives the same tokens, whatever stands beside it. max_tokens is
-what the context and -cache leave by default, and never more. finish is "stop" behind an id that ends a text, by any of the model's
-files (ignore_eos goes on), or a stop string, which is one string or a list, else "length". ids hold all tokens that were generated,
-text ends before the id or the string that stopped. logprobs are those of the tokens at the line's temperature, at 1 when greedy, before
-anything was cut off.`
+messages and images are those of molt score, with add_generation_prompt true by default. temperature 0, the default, is greedy; top_p,
+top_k and min_p cut the distribution; seed is 0 by default: the same line always gives the same tokens, whatever stands beside it.
+max_tokens is what the context and -cache leave by default, and never more. finish is "stop" behind an id that ends a text by any of the
+model's files (ignore_eos goes on) or a stop string, which is one string or a list, else "length". ids are all tokens that were
+generated, text ends before the id or the string that stopped; it is empty for a model without a tokenizer. logprobs are those of the
+tokens at the line's temperature, at 1 when greedy, before anything was cut off.`
 
 // maxParallel lines are in work at once: as many as the engine runs.
 const maxParallel = 256

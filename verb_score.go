@@ -12,9 +12,9 @@ import (
 	"github.com/molt-go/molt/torch/model"
 )
 
-const scoreFormat = `  {"ids": [19556, 17, 1073]}   {"logprobs": [-11.4, -4.7], "entropy": [3.6, 4.4, 2.9], "top": [[[id, logprob], ..], ..]}
-  {"messages": [..], ..}       as in molt tokens
-  "images": ["a.png"]          beside messages, for their images without a source of their own; beside ids, whose placeholders are expanded
+const scoreFormat = `  {"ids": [9, 17, 3]}         {"logprobs": [-11.4, -4.7], "entropy": [3.6, 4.4, 2.9], "top": [[[id, logprob], ..], ..]}
+  {"messages": [..], ..}      as in molt tokens
+  "images": ["a.png"]         beside messages, for their images without a source of their own; beside ids, whose placeholders are expanded
 
 logprobs has an entry less than the line has tokens: entry t is the log-prob of token t+1 given those up to t, at temperature 1. entropy
 and top, which only -top gives, have an entry for each token: position t predicts token t+1. top lists the likeliest tokens, best first.

@@ -27,7 +27,7 @@ func tokensVerb(ctx context.Context, o options, serve server) error {
 		case p.text != nil:
 			ids := t.tok.Encode(*p.text)
 			if special {
-				ids = t.tok.AddSpecial(ids)
+				ids = append([]int32{}, t.tok.AddSpecial(ids)...) // null for none would be wrong
 			}
 			return map[string]any{"ids": ids}, nil
 		case p.ids != nil:

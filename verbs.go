@@ -55,8 +55,8 @@ func runVerb(ctx context.Context, name string, args []string, stdin io.Reader, s
 		flags.IntVar(&o.cacheMB, "cache", 1024, "`MB` for keys and values; they bound how long one sequence can get")
 	}
 	flags.Usage = func() {
-		fmt.Fprintf(stderr, "molt %s %s.\n\nEach JSON line on standard input is answered by one on standard output, in their order: by {\"error\": \"..\"}\n"+
-			"where it is bad, and then the exit code is 1.\n\n%s\n\nFlags:\n", name, v.summary, v.format)
+		fmt.Fprintf(stderr, "molt %s %s.\n\nEach JSON line on standard input is answered by one on standard output, in their order: "+
+			"a bad one by\n{\"error\": \"..\"}, and then the exit code is 1.\n\n%s\n\nFlags:\n", name, v.summary, v.format)
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {

@@ -37,7 +37,8 @@ func output(t *testing.T, verb, path string, bad int, lines []string, flags ...s
 	var out, stderr bytes.Buffer
 	args := append([]string{verb, "-model", path}, flags...)
 	err := run(t.Context(), args, strings.NewReader(strings.Join(lines, "\n")), &out, &stderr)
-	if want := fmt.Sprintf("%d of %d lines gave an error", bad, len(lines)); bad == 0 && err != nil || bad > 0 && (err == nil || err.Error() != want) {
+	if want := fmt.Sprintf("%d of %d lines gave an error", bad, len(lines)); bad == 0 && err != nil || bad > 0 && (err == nil ||
+		err.Error() != want) {
 		t.Fatalf("molt %s: %v, want %q\n%s%s", strings.Join(args, " "), err, want, &out, &stderr)
 	}
 	return out.String()
