@@ -105,26 +105,12 @@ func (w *weights) room() error {
 const chunk = 1 << 20
 
 func (m *Model) fill(s *torch.Scope, w *weights) error {
-	var fault mismatch
-	known := map[string]bool{}
+	want := map[string][]int{}
 	for _, p := range m.params {
 		from := w.find(p)
-		if known[from.name] {
-			continue // it holds another expert too
-		}
-		known[from.name] = true
-		if shape, ok := w.shapes[from.name]; ok {
-			fault.shape(from.name, from.shape, shape)
-		} else {
-			fault.missing(from.name)
-		}
+		want[from.name] = from.shape // several experts may be in one
 	}
-	for name := range w.shapes {
-		if !known[name] {
-			fault.extra(name)
-		}
-	}
-	if err := fault.err(); err != nil {
+	if err := fit(want, w.shapes); err != nil {
 		return err
 	}
 	for _, p := range m.params {
@@ -203,23 +189,24 @@ func openFolder(dir string) (*weights, error) {
 	return w, nil
 }
 
-// mismatch collects every tensor that does not fit, so that one error names them all.
-type mismatch struct{ faults []string }
-
-func (m *mismatch) missing(name string) { m.faults = append(m.faults, name+" is missing") }
-func (m *mismatch) extra(name string) {
-	m.faults = append(m.faults, name+" is not a parameter of this model")
-}
-func (m *mismatch) shape(name string, want, got []int) {
-	if !slices.Equal(want, got) {
-		m.faults = append(m.faults, fmt.Sprintf("%s must be %v, not %v", name, want, got))
+// fit lists in one error every tensor that want or given lacks, or that they have in different shapes.
+func fit(want, given map[string][]int) error {
+	var faults []string
+	for name, shape := range want {
+		if got, ok := given[name]; !ok {
+			faults = append(faults, name+" is missing")
+		} else if !slices.Equal(shape, got) {
+			faults = append(faults, fmt.Sprintf("%s must be %v, not %v", name, shape, got))
+		}
 	}
-}
-
-func (m *mismatch) err() error {
-	if len(m.faults) == 0 {
+	for name := range given {
+		if _, ok := want[name]; !ok {
+			faults = append(faults, name+" is not a parameter of this model")
+		}
+	}
+	if len(faults) == 0 {
 		return nil
 	}
-	slices.Sort(m.faults)
-	return fmt.Errorf("%d tensors do not fit:\n  %s", len(m.faults), strings.Join(m.faults, "\n  "))
+	slices.Sort(faults)
+	return fmt.Errorf("%d tensors do not fit:\n  %s", len(faults), strings.Join(faults, "\n  "))
 }

@@ -5,7 +5,6 @@ package model
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/molt-go/molt/torch"
 )
@@ -180,24 +179,14 @@ func (m *Model) NumParams() int {
 // CopyFrom copies params, in place, converting to m's dtype. Every parameter of m must be there with its shape, and no other;
 // otherwise nothing is copied and the error names all that differ. After the first time those that are Frozen stay as they are.
 func (m *Model) CopyFrom(s *torch.Scope, params []Param) error {
-	given := make(map[string]Param, len(params))
+	given, shapes, want := map[string]Param{}, map[string][]int{}, map[string][]int{}
 	for _, p := range params {
-		given[p.Name] = p
+		given[p.Name], shapes[p.Name] = p, p.Tensor.Shape()
 	}
-	var fault mismatch
 	for _, p := range m.params {
-		if from, ok := given[p.Name]; ok {
-			fault.shape(p.Name, p.Tensor.Shape(), from.Tensor.Shape())
-		} else {
-			fault.missing(p.Name)
-		}
+		want[p.Name] = p.Tensor.Shape()
 	}
-	for _, p := range params {
-		if !slices.ContainsFunc(m.params, func(q Param) bool { return q.Name == p.Name }) {
-			fault.extra(p.Name)
-		}
-	}
-	if err := fault.err(); err != nil {
+	if err := fit(want, shapes); err != nil {
 		return err
 	}
 	s.NoGrad(func(s *torch.Scope) torch.Tensor {
