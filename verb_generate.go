@@ -40,7 +40,7 @@ func generateVerb(ctx context.Context, o options, serve server) error {
 	}
 	cfg := engine.DefaultConfig()
 	cfg.CacheMB = o.cacheMB
-	if bytes := (&model.Model{Config: shape, DType: o.dtype}).CacheBytes(); bytes > 0 {
+	if bytes := shape.CacheBytes(o.dtype); bytes > 0 {
 		cfg.Context = min(shape.Context, o.cacheMB<<20/bytes/64*64) // whole pages
 	}
 	eng, err := engine.New(cfg, shape, o.dtype, o.threads)

@@ -112,17 +112,14 @@ func (c *scorer) next(ctx context.Context) (batch []*job) {
 func (c *scorer) score(s *torch.Scope, m *model.Model, batch []*job) error {
 	var b model.Batch
 	var seen []model.Seen
-	features := int32(0)
 	for _, j := range batch {
-		placed := make([]model.Placed, len(j.images))
-		for i, image := range j.images {
+		var placed []model.Placed
+		for _, image := range j.images {
 			x, err := m.See(s, image.Pixels, [][3]int{image.Grid})
 			if err != nil {
 				return err
 			}
-			seen = append(seen, x)
-			placed[i] = model.Placed{Start: image.Start, Len: image.Len, Grid: image.Grid, Feature: features}
-			features += int32(image.Len)
+			seen, placed = append(seen, x), append(placed, model.Placed{Start: image.Start, Len: image.Len, Grid: image.Grid})
 		}
 		first := b.AddSequence(j.ids, int32(b.Len()), int32(len(j.ids)))
 		if len(placed) > 0 {

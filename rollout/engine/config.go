@@ -54,25 +54,22 @@ func (c Config) Validate() error {
 
 // limits are what a config means for one model.
 type limits struct {
-	vocab   int
-	context int     // tokens of a sequence
-	pages   int     // of the cache
-	eos     []int32 // ids that end a text, as the model says
-	vision  *model.Vision
+	model.Config     // Context is the longest sequence
+	pages        int // of the cache
 }
 
 func (c Config) limits(m model.Config, d torch.DType) (limits, error) {
 	if err := c.Validate(); err != nil {
 		return limits{}, err
 	}
-	l := limits{vocab: m.Vocab, context: m.Context, eos: m.EOS, vision: m.Vision}
+	l := limits{Config: m}
 	if c.Context > m.Context {
 		return l, fmt.Errorf("[engine] context = %d: the model's is %d", c.Context, m.Context)
 	}
 	if c.Context > 0 {
-		l.context = c.Context
+		l.Context = c.Context
 	}
-	pageBytes := (&model.Model{Config: m, DType: d}).CacheBytes() * pageSize
+	pageBytes := m.CacheBytes(d) * pageSize
 	if pageBytes <= 0 {
 		return l, fmt.Errorf("engine: a cache of %s for %d layers × %d heads × %d cannot be made", d, m.Layers, m.KVHeads, m.HeadDim)
 	}

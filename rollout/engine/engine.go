@@ -23,7 +23,6 @@ import (
 // be called from many goroutines at once.
 type Engine struct {
 	config Config
-	model  model.Config
 	dtype  torch.DType
 	limits limits
 	wake   chan struct{} // there is something in the inbox
@@ -77,7 +76,7 @@ func New(cfg Config, m model.Config, d torch.DType, threads int) (*Engine, error
 		return nil, fmt.Errorf("engine: %d threads: must be at least 1", threads)
 	}
 	return &Engine{
-		config: cfg, model: m, dtype: d, limits: l, threads: threads, wake: make(chan struct{}, 1),
+		config: cfg, dtype: d, limits: l, threads: threads, wake: make(chan struct{}, 1),
 		sched: newScheduler(l.pages, cfg.MaxRunning, cfg.StepTokens), stats: Stats{FreePages: l.pages, Pages: l.pages, Version: -1},
 	}, nil
 }

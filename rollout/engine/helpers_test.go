@@ -192,14 +192,12 @@ func trainer(s *torch.Scope, m *model.Model, r rollout.Request, c rollout.Comple
 		b.AddSequence(all, 0, int32(len(all)))
 		var images []model.Placed
 		var seen []model.Seen
-		features := int32(0)
 		for _, i := range r.Images {
 			x, e := m.See(s, i.Pixels, [][3]int{i.Grid})
 			if err = e; err != nil {
 				return torch.Tensor{}
 			}
-			images, seen = append(images, model.Placed{Start: i.Start, Len: i.Len, Grid: i.Grid, Feature: features}), append(seen, x)
-			features += int32(i.Len)
+			images, seen = append(images, model.Placed{Start: i.Start, Len: i.Len, Grid: i.Grid}), append(seen, x)
 		}
 		if len(images) > 0 {
 			b.Place(m.Vision.Merge, 0, 0, len(all), images)

@@ -71,7 +71,7 @@ func TestStops(t *testing.T) {
 }
 
 func TestTheModelsEndOfTextStopsToo(t *testing.T) {
-	l := limits{vocab: 20, context: 100, pages: 10, eos: []int32{9}}
+	l := limits{Config: model.Config{Vocab: 20, Context: 100, EOS: []int32{9}}, pages: 10}
 	q, err := newSequence(rollout.Request{IDs: []int32{1}, Sampling: rollout.Sampling{StopIDs: []int32{8}}}, l)
 	if err != nil {
 		t.Fatal(err)

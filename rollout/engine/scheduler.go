@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/molt-go/molt/rollout"
 	"github.com/molt-go/molt/torch/model"
 )
 
@@ -27,11 +28,10 @@ func newScheduler(pages, maxRunning, budget int) *scheduler {
 
 // plan is what one step computes.
 type plan struct {
-	batch    model.Batch
-	draws    []draw
-	nodes    []*node   // with rows in the batch
-	images   []picture // with rows in the batch
-	features int32     // rows that these images stand for
+	batch  model.Batch
+	draws  []draw
+	nodes  []*node         // with rows in the batch
+	images []rollout.Image // with rows in the batch
 }
 
 // draw says that the logits of a batch row give q's next token.
@@ -199,7 +199,9 @@ func (p *plan) add(q *sequence, links []link, n int) {
 		}
 	}
 	row := p.batch.AddSequence(q.ids[nd.start+own:nd.start+own+n], ranges...)
-	p.place(q, row, nd.start+own, n)
+	for _, i := range p.batch.Place(q.merge, row, nd.start+own, n, q.placed) {
+		p.images = append(p.images, q.images[i])
+	}
 	if len(nd.rows) == 0 {
 		p.nodes = append(p.nodes, nd)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/molt-go/molt/rollout"
+	"github.com/molt-go/molt/torch/model"
 )
 
 // sequence is a request on its way. The scheduler owns the first group of fields, the engine's goroutine the second; the request's
@@ -16,8 +17,9 @@ type sequence struct {
 	ids     []int32  // the prompt and what was generated
 	tokens  []uint64 // ids as the cache knows them
 	prompt  int      // tokens of the prompt
-	images  []picture
-	merge   int // patches on a side of what is a token of an image
+	images  []rollout.Image
+	placed  []model.Placed // images
+	merge   int            // patches on a side of what is a token of an image
 	arrival int64
 	leaf    *node // nil while it waits
 
@@ -44,31 +46,31 @@ func newSequence(r rollout.Request, l limits) (*sequence, error) {
 		return nil, fmt.Errorf("engine: the request has no tokens to continue")
 	}
 	for i, id := range r.IDs {
-		if id < 0 || int(id) >= l.vocab {
-			return nil, fmt.Errorf("engine: token %d of the request, %d, is not in the vocabulary of %d", i, id, l.vocab)
+		if id < 0 || int(id) >= l.Vocab {
+			return nil, fmt.Errorf("engine: token %d of the request, %d, is not in the vocabulary of %d", i, id, l.Vocab)
 		}
 	}
-	if err := checkSampling(r.Sampling, l.vocab); err != nil {
+	if err := checkSampling(r.Sampling, l.Vocab); err != nil {
 		return nil, err
 	}
-	images, err := pictures(r, l.vision)
-	if err != nil {
+	if err := checkImages(r, l.Vision); err != nil {
 		return nil, err
 	}
 	q := &sequence{
 		ids: slices.Clone(r.IDs), tokens: tokenKeys(r.IDs, r.Images), prompt: len(r.IDs), sampling: r.Sampling, matcher: r.Stop,
-		images: images, done: make(chan struct{}),
+		images: slices.Clone(r.Images), done: make(chan struct{}),
 	}
-	if l.vision != nil {
-		q.merge = l.vision.Merge
+	for _, m := range r.Images {
+		q.merge = l.Vision.Merge
+		q.placed = append(q.placed, model.Placed{Start: m.Start, Len: m.Len, Grid: m.Grid})
 	}
 	if !r.Sampling.IgnoreEOS {
-		q.stops = slices.Concat(r.Sampling.StopIDs, l.eos)
+		q.stops = slices.Concat(r.Sampling.StopIDs, l.EOS)
 	}
 	if r.OnToken != nil {
 		q.wake = make(chan struct{}, 1)
 	}
-	q.max = max(l.context-len(r.IDs), 0)
+	q.max = max(l.Context-len(r.IDs), 0)
 	if m := r.Sampling.MaxTokens; m > 0 {
 		q.max = min(q.max, m)
 	}

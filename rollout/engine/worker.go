@@ -21,7 +21,7 @@ type worker struct {
 }
 
 func newWorker(s *torch.Scope, e *Engine) *worker {
-	m := model.New(s, e.model, e.dtype)
+	m := model.New(s, e.limits.Config, e.dtype)
 	cache := m.NewCache(s, e.limits.pages*pageSize+1)
 	return &worker{engine: e, scope: s, model: m, cache: cache, version: -1, seen: map[[32]byte][][]float32{}}
 }

@@ -18,6 +18,7 @@ type Batch struct {
 	Slots     []int64  // with a cache: where each row's key and value are written
 	Routing   *Routing // if not nil, the model leaves there what its routers chose
 	Images    []ImageRow
+	Features  int32 // embeddings of all images that Images has rows of
 }
 
 // ImageRow is a row that stands for a part of an image: its embedding is a row of what the model has seen.
@@ -102,11 +103,12 @@ func (b *Batch) check(slots, vocab int) error {
 		if b.Seqs[s] < 0 || b.Seqs[s+1] < b.Seqs[s] || int(b.Seqs[s+1])*2 > len(b.Ranges) {
 			return fmt.Errorf("model: sequence %d has the ranges %d to %d of %d", s, b.Seqs[s], b.Seqs[s+1], len(b.Ranges)/2)
 		}
-		for _, r := range pairs(b.Ranges[2*b.Seqs[s] : 2*b.Seqs[s+1]]) {
-			if r[0] < 0 || r[1] < 0 || int(r[0])+int(r[1]) > slots {
-				return fmt.Errorf("model: sequence %d has the range (%d, %d) over %d slots", s, r[0], r[1], slots)
+		for r := 2 * b.Seqs[s]; r < 2*b.Seqs[s+1]; r += 2 {
+			first, length := b.Ranges[r], b.Ranges[r+1]
+			if first < 0 || length < 0 || int(first)+int(length) > slots {
+				return fmt.Errorf("model: sequence %d has the range (%d, %d) over %d slots", s, first, length, slots)
 			}
-			lengths[s] += r[1]
+			lengths[s] += length
 		}
 	}
 	for i, id := range b.IDs {
@@ -130,8 +132,8 @@ func (b *Batch) checkImages(token int32, features int, complete bool) error {
 	taken, last := map[int32]bool{}, int32(-1)
 	for _, i := range b.Images {
 		if i.Row <= last || int(i.Row) >= b.Len() || b.IDs[i.Row] != token {
-			return fmt.Errorf("model: row %d of %d stands for a part of an image; it must have the id %d and come after row %d", i.Row, b.Len(),
-				token, last)
+			return fmt.Errorf("model: row %d of %d stands for a part of an image; it must have the id %d and come after row %d", i.Row,
+				b.Len(), token, last)
 		}
 		if i.Feature < 0 || int(i.Feature) >= features {
 			return fmt.Errorf("model: row %d takes image embedding %d, but %d rows of images have %d embeddings", i.Row, i.Feature,
@@ -143,14 +145,6 @@ func (b *Batch) checkImages(token int32, features int, complete bool) error {
 		return fmt.Errorf("model: %d rows of images take %d of their %d embeddings; all must be taken", len(b.Images), len(taken), features)
 	}
 	return nil
-}
-
-func pairs(flat []int32) [][2]int32 {
-	p := make([][2]int32, len(flat)/2)
-	for i := range p {
-		p[i] = [2]int32{flat[2*i], flat[2*i+1]}
-	}
-	return p
 }
 
 // input is a batch as tensors, made once and shared by all layers.

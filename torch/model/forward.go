@@ -24,8 +24,8 @@ func (m *Model) NewCache(s *torch.Scope, slots int) *Cache {
 	return c
 }
 
-// CacheBytes is what one slot of a cache takes.
-func (m *Model) CacheBytes() int { return 2 * m.Layers * m.KVHeads * m.HeadDim * m.DType.Size() }
+// CacheBytes is what one slot of a cache takes in dtype d.
+func (c Config) CacheBytes(d torch.DType) int { return 2 * c.Layers * c.KVHeads * c.HeadDim * d.Size() }
 
 // Output is what the decoder gives for a batch of N rows.
 type Output struct {

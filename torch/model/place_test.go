@@ -26,13 +26,12 @@ func (f folder) illustrated(side, positions string) (out []illustrated) {
 		for j := i + first; j < i+width && rows[j] >= 0; j++ {
 			q.ids = append(q.ids, ids[j])
 		}
-		feature := int32(0)
 		for j := 0; j < len(q.ids); j++ {
 			if q.ids[j] == v.Image {
 				g := ps[0].grid
 				n := g[1] * g[2] / v.Merge / v.Merge
-				q.images, ps = append(q.images, Placed{Start: j, Len: n, Grid: g, Feature: feature}), ps[1:]
-				j, feature = j+n, feature+int32(n)
+				q.images, ps = append(q.images, Placed{Start: j, Len: n, Grid: g}), ps[1:]
+				j += n
 			}
 		}
 		n := len(q.ids)
@@ -47,19 +46,32 @@ func (f folder) illustrated(side, positions string) (out []illustrated) {
 	return out
 }
 
-// place gives the positions of tokens from to to, and the embeddings that they take, −1 for none.
+// place gives the positions of tokens from to to, and which of all embeddings they take, −1 for none.
 func (q illustrated) place(merge, from, to int) (at [][3]int32, features []int32) {
 	var b Batch
 	b.AddSequence([]int32{1, 2, 3}, 0, 3) // rows of another sequence stand before
 	b.AddSequence(make([]int32, to-from), 3, int32(to))
-	b.Place(merge, 3, from, to-from, q.images)
+	var shown []int32 // the embeddings of images with rows
+	for _, k := range b.Place(merge, 3, from, to-from, q.images) {
+		for i := range q.images[k].Len {
+			shown = append(shown, int32(q.before(k)+i))
+		}
+	}
 	for _, p := range b.Positions[3:] {
 		at, features = append(at, [3]int32{p, p, p}), append(features, -1)
 	}
 	for _, r := range b.Images {
-		at[r.Row-3], features[r.Row-3] = r.At, r.Feature
+		at[r.Row-3], features[r.Row-3] = r.At, shown[r.Feature]
 	}
 	return at, features
+}
+
+// before counts the embeddings of the images before image k.
+func (q illustrated) before(k int) (n int) {
+	for _, m := range q.images[:k] {
+		n += m.Len
+	}
+	return n
 }
 
 // Sequences whole and cut in two at every token, and what is generated after them.
