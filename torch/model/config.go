@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,102 +10,78 @@ import (
 	"slices"
 )
 
-// Config is the shape of a decoder. It is what differs between families: the decoder itself is one.
+// Config is the shape of a decoder. It is what differs between families: the decoder itself is one. Fields with a key are those of
+// config.json.
 type Config struct {
 	Arch
-	Family      string // model_type of config.json
-	Prefix      string // of the decoder's parameter names, "model."
-	Vocab       int
-	Width       int // width of the residual stream
-	Inner       int // width inside the MLP
-	Layers      int
-	Heads       int
-	KVHeads     int
-	HeadDim     int
-	Context     int     // longest sequence that the positions were made for
-	Eps         float64 // of the RMS norms
-	Tied        bool    // the head is the embedding
+	Family      string  `json:"model_type"`
+	Prefix      string  // of the decoder's parameter names, "model."
+	Vocab       int     `json:"vocab_size"`
+	Width       int     `json:"hidden_size"`       // of the residual stream
+	Inner       int     `json:"intermediate_size"` // inside the MLP
+	Layers      int     `json:"num_hidden_layers"`
+	Heads       int     `json:"num_attention_heads"`
+	KVHeads     int     `json:"num_key_value_heads"`
+	HeadDim     int     `json:"head_dim"`
+	Context     int     `json:"max_position_embeddings"` // longest sequence that the positions were made for
+	Eps         float64 `json:"rms_norm_eps"`
+	Tied        bool    `json:"tie_word_embeddings"` // the head is the embedding
 	QKVBias     bool
-	OutBias     bool // of the attention's output projection
-	MLPBias     bool
+	OutBias     bool    `json:"attention_bias"` // of the attention's output projection
+	MLPBias     bool    `json:"mlp_bias"`
 	GELU        bool    // the MLP's activation is GELU (tanh), not SiLU
-	QueryScalar int     // attention scores are divided by its root
-	ClipQKV     float64 // bound of queries, keys and values; 0: none
-	AttnCap     float64 // soft cap of attention scores; 0: none
-	LogitCap    float64 // soft cap of logits; 0: none
+	QueryScalar int     `json:"query_pre_attn_scalar"`   // attention scores are divided by its root
+	ClipQKV     float64 `json:"clip_qkv"`                // bound of queries, keys and values; 0: none
+	AttnCap     float64 `json:"attn_logit_softcapping"`  // soft cap of attention scores; 0: none
+	LogitCap    float64 `json:"final_logit_softcapping"` // soft cap of logits; 0: none
 	Rope        Rope
 	LocalRope   Rope   // of local layers
-	Window      int    // keys that a token of a local layer sees, its own among them
+	Window      int    `json:"sliding_window"` // keys that a token of a local layer sees, its own among them
 	Local       []bool // by layer; nil: none is local
-	MoE         MoE
-	EOS         []int32 // ids that end a text, as the model's own files say
-	Vision      *Vision // the vision tower, if there is one
+	MoE
+	EOS    []int32 // ids that end a text, as the model's own files say
+	Vision *Vision // the vision tower, if there is one
 }
 
 // MoE is the shape of sparse layers.
 type MoE struct {
-	Experts   int
-	Chosen    int    // experts per token
-	Inner     int    // width inside an expert
-	Normalize bool   // the weights of the chosen experts add up to 1
+	Experts   int    `json:"num_local_experts"`
+	Chosen    int    `json:"num_experts_per_tok"`
+	Inner     int    `json:"moe_intermediate_size"` // inside an expert
+	Normalize bool   `json:"norm_topk_prob"`        // the weights of the chosen experts add up to 1
 	Layers    []bool // which layers are sparse; nil: none
 }
 
-// hfConfig is config.json with its defaults filled in. Pointers are for what may be null.
+// hfConfig is a config.json with its defaults filled in: a Config, and what the rest of that follows from.
 type hfConfig struct {
-	ModelType     string    `json:"model_type"`
-	Vocab         int       `json:"vocab_size"`
-	Hidden        int       `json:"hidden_size"`
-	Inner         int       `json:"intermediate_size"`
-	Layers        int       `json:"num_hidden_layers"`
-	Heads         int       `json:"num_attention_heads"`
-	KVHeads       *int      `json:"num_key_value_heads"`
-	HeadDim       *int      `json:"head_dim"`
-	Context       int       `json:"max_position_embeddings"`
-	Eps           float64   `json:"rms_norm_eps"`
-	Act           string    `json:"hidden_act"`
-	Activation    *string   `json:"hidden_activation"`
-	Tied          bool      `json:"tie_word_embeddings"`
-	AttentionBias bool      `json:"attention_bias"`
-	MLPBias       bool      `json:"mlp_bias"`
-	QueryScalar   *int      `json:"query_pre_attn_scalar"`
-	ClipQKV       float64   `json:"clip_qkv"`
-	AttnCap       float64   `json:"attn_logit_softcapping"`
-	LogitCap      float64   `json:"final_logit_softcapping"`
-	Bidirectional bool      `json:"use_bidirectional_attention"`
-	Window        int       `json:"sliding_window"`
-	UseWindow     *bool     `json:"use_sliding_window"`
-	WindowFrom    int       `json:"max_window_layers"`
-	WindowPattern int       `json:"sliding_window_pattern"`
-	LayerTypes    *[]string `json:"layer_types"`
-	Experts       int       `json:"num_local_experts"`
-	Chosen        int       `json:"num_experts_per_tok"`
-	ExpertInner   *int      `json:"moe_intermediate_size"`
-	Normalize     bool      `json:"norm_topk_prob"`
-	SparseStep    int       `json:"decoder_sparse_step"`
-	DenseLayers   []int     `json:"mlp_only_layers"`
-	EOS           idList    `json:"eos_token_id"`
-	Partial       *float64  `json:"partial_rotary_factor"`
-	Theta         float64   `json:"rope_theta"`
-	LocalTheta    *float64  `json:"rope_local_base_freq"`
-	RopeScaling   *hfRope   `json:"rope_scaling"`    // transformers 4
-	Rope          *hfRope   `json:"rope_parameters"` // transformers 5
-	hfImages
+	Config
+	EOS           idList          `json:"eos_token_id"`
+	Act           string          `json:"hidden_act"`
+	Activation    string          `json:"hidden_activation"`
+	Bidirectional bool            `json:"use_bidirectional_attention"`
+	UseWindow     *bool           `json:"use_sliding_window"`
+	WindowFrom    int             `json:"max_window_layers"`
+	WindowPattern int             `json:"sliding_window_pattern"`
+	LayerTypes    []string        `json:"layer_types"`
+	SparseStep    int             `json:"decoder_sparse_step"`
+	DenseLayers   []int           `json:"mlp_only_layers"`
+	Partial       *float64        `json:"partial_rotary_factor"`
+	Theta         float64         `json:"rope_theta"`
+	LocalTheta    *float64        `json:"rope_local_base_freq"`
+	RopeScaling   *hfRope         `json:"rope_scaling"`    // transformers 4
+	Rope          *hfRope         `json:"rope_parameters"` // transformers 5
+	Tower         json.RawMessage `json:"vision_config"`
+	Markers
 }
 
 // idList is one id or a list of them.
 type idList []int32
 
 func (l *idList) UnmarshalJSON(b []byte) error {
-	if len(b) > 0 && b[0] == '[' {
-		return json.Unmarshal(b, (*[]int32)(l))
+	if len(b) > 0 && b[0] != '[' && b[0] != 'n' { // null
+		b = slices.Concat([]byte("["), b, []byte("]"))
 	}
-	var id *int32
-	err := json.Unmarshal(b, &id)
-	if *l = nil; id != nil {
-		*l = idList{*id}
-	}
-	return err
+	return json.Unmarshal(b, (*[]int32)(l))
 }
 
 // ReadConfig reads a Hugging Face config.json, in the key style of transformers 4 or 5. Absent keys mean what they mean there.
@@ -169,15 +146,11 @@ func parse(file map[string]json.RawMessage) (Config, error) {
 }
 
 func (h hfConfig) config(f family) (Config, error) {
-	c := Config{
-		Arch: f.Arch, Family: h.ModelType, Prefix: "model.", Vocab: h.Vocab, Width: h.Hidden, Inner: h.Inner, Layers: h.Layers,
-		Heads: h.Heads, KVHeads: or(h.KVHeads, h.Heads), Context: h.Context, Eps: h.Eps, Tied: h.Tied, EOS: h.EOS,
-		QKVBias: h.AttentionBias || f.qkvBias, OutBias: h.AttentionBias, MLPBias: h.MLPBias,
-		ClipQKV: h.ClipQKV, AttnCap: h.AttnCap, LogitCap: h.LogitCap,
-	}
-	c.HeadDim = or(h.HeadDim, h.Hidden/max(h.Heads, 1))
-	c.QueryScalar = or(h.QueryScalar, c.HeadDim)
-	act := or(h.Activation, h.Act)
+	c := h.Config // where null is 0
+	c.Arch, c.Prefix, c.EOS, c.QKVBias = f.Arch, "model.", h.EOS, c.OutBias || f.qkvBias
+	c.KVHeads, c.HeadDim = cmp.Or(c.KVHeads, c.Heads), cmp.Or(c.HeadDim, c.Width/max(c.Heads, 1))
+	c.QueryScalar = cmp.Or(c.QueryScalar, c.HeadDim)
+	act := cmp.Or(h.Activation, h.Act)
 	if c.GELU = act == "gelu_pytorch_tanh"; !c.GELU && act != "silu" {
 		return c, fmt.Errorf("the activation %q is not supported; known: silu, gelu_pytorch_tanh", act)
 	}
@@ -195,15 +168,18 @@ func (h hfConfig) config(f family) (Config, error) {
 
 // local tells the layers whose attention has a window: those of layer_types, or what the family does without.
 func (h hfConfig) local(c *Config) error {
-	types := or(h.LayerTypes, make([]string, c.Layers))
+	types := h.LayerTypes
+	if types == nil {
+		types = make([]string, c.Layers)
+	}
 	if len(types) != c.Layers {
 		return fmt.Errorf("layer_types has %d entries for %d layers", len(types), c.Layers)
 	}
-	if h.Window < 0 || h.Window > 1<<30 {
-		return fmt.Errorf("sliding_window is %d", h.Window)
+	if c.Window < 0 || c.Window > 1<<30 {
+		return fmt.Errorf("sliding_window is %d", c.Window)
 	}
-	if or(h.UseWindow, true) {
-		c.Window = h.Window
+	if !or(h.UseWindow, true) {
+		c.Window = 0
 	}
 	for i, t := range types {
 		local := t == "sliding_attention"
@@ -230,14 +206,13 @@ func (h hfConfig) local(c *Config) error {
 
 // sparse tells the layers that have experts, and what these are.
 func (h hfConfig) sparse(c *Config) error {
-	if h.Experts == 0 {
+	if c.Experts == 0 {
 		return nil
 	}
-	c.MoE = MoE{Experts: h.Experts, Chosen: h.Chosen, Inner: or(h.ExpertInner, h.Inner), Normalize: h.Normalize}
-	if h.Experts < 0 || h.Experts > 1<<15 || h.Chosen < 1 || h.Chosen > h.Experts {
-		return fmt.Errorf("num_experts is %d, num_experts_per_tok %d", h.Experts, h.Chosen)
+	if c.Experts < 0 || c.Experts > 1<<15 || c.Chosen < 1 || c.Chosen > c.Experts {
+		return fmt.Errorf("num_experts is %d, num_experts_per_tok %d", c.Experts, c.Chosen)
 	}
-	if c.MoE.Inner <= 0 || c.MoE.Inner > 1<<30 {
+	if c.MoE.Inner = cmp.Or(c.MoE.Inner, c.Inner); c.MoE.Inner < 0 || c.MoE.Inner > 1<<30 {
 		return fmt.Errorf("moe_intermediate_size is %d", c.MoE.Inner)
 	}
 	for i := range c.Layers {

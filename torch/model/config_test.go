@@ -180,7 +180,7 @@ func TestABadConfigIsAnErrorThatNamesTheFault(t *testing.T) {
 		{`{"model_type":"mixtral","num_local_experts":-1}`, "num_experts is -1"},
 		{`{"model_type":"mixtral","num_experts_per_tok":9}`, "num_experts_per_tok 9"},
 		{`{"model_type":"olmoe","num_experts":1000000}`, "num_experts is 1000000"},
-		{`{"model_type":"qwen3_moe","moe_intermediate_size":0}`, "moe_intermediate_size is 0"},
+		{`{"model_type":"qwen3_moe","moe_intermediate_size":-1}`, "moe_intermediate_size is -1"},
 	} {
 		if _, err := readConfig(t, c.text); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.80s: %v, want %q", c.text, err, c.want)

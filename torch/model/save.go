@@ -54,8 +54,8 @@ func (c Config) hf(d torch.DType) map[string]any {
 		"max_position_embeddings": c.Context, "rms_norm_eps": real(c.Eps), "hidden_act": act, "hidden_activation": act,
 		"tie_word_embeddings": c.Tied, "attention_bias": c.OutBias, "mlp_bias": c.MLPBias, "query_pre_attn_scalar": c.QueryScalar,
 		"clip_qkv": orNull(real(c.ClipQKV)), "attn_logit_softcapping": orNull(real(c.AttnCap)),
-		"final_logit_softcapping": orNull(real(c.LogitCap)), "sliding_window": orNull(c.Window), "use_sliding_window": c.Window > 0, "layer_types": types,
-		"num_local_experts": c.MoE.Experts, "num_experts_per_tok": c.MoE.Chosen, "moe_intermediate_size": c.MoE.Inner,
+		"final_logit_softcapping": orNull(real(c.LogitCap)), "sliding_window": orNull(c.Window), "use_sliding_window": c.Window > 0,
+		"layer_types": types, "num_local_experts": c.MoE.Experts, "num_experts_per_tok": c.MoE.Chosen, "moe_intermediate_size": c.MoE.Inner,
 		"norm_topk_prob": c.MoE.Normalize, "mlp_only_layers": dense,
 		"rope_theta": real(c.Rope.Theta), "rope_local_base_freq": real(c.LocalRope.Theta), "eos_token_id": c.EOS,
 	}

@@ -30,10 +30,15 @@ type Vision struct {
 		Type  string  `json:"rope_type"` // axial: half of the pairs turn with a patch's row in the image, half with its column
 		Theta float64 `json:"rope_theta"`
 	} `json:"rope_parameters"`
-	Image int32 `json:"-"` // ids of the tokens that stand for rows of an image
-	Video int32 `json:"-"` // or a video,
-	Start int32 `json:"-"` // and of those around them
-	End   int32 `json:"-"`
+	Markers `json:"-"`
+}
+
+// Markers are ids that config.json has beside its vision_config.
+type Markers struct {
+	Image int32 `json:"image_token_id"` // stands for rows of an image
+	Video int32 `json:"video_token_id"` // or a video
+	Start int32 `json:"vision_start_token_id"`
+	End   int32 `json:"vision_end_token_id"`
 }
 
 // visionKind is what differs between the families that see.
@@ -62,15 +67,6 @@ var visionKinds = map[string]visionKind{
 }
 
 const visionEps = 1e-6 // of every norm in a tower; no configuration says it
-
-// hfImages are the keys of config.json that only the families that see have.
-type hfImages struct {
-	Tower json.RawMessage `json:"vision_config"`
-	Image int32           `json:"image_token_id"`
-	Video int32           `json:"video_token_id"`
-	Start int32           `json:"vision_start_token_id"`
-	End   int32           `json:"vision_end_token_id"`
-}
 
 // flatten puts the keys of text_config, where a config.json has one, beside the others.
 func flatten(file map[string]json.RawMessage) (map[string]json.RawMessage, error) {
@@ -117,7 +113,7 @@ func (h hfConfig) vision(c *Config) error {
 		return fmt.Errorf("mrope_section (%v) must add up to half of head_dim (%d)", c.Rope.Axes, c.HeadDim)
 	}
 	c.LocalRope = c.Rope
-	v := &Vision{Image: h.Image, Video: h.Video, Start: h.Start, End: h.End}
+	v := &Vision{Markers: h.Markers}
 	for _, text := range []string{k.defaults, string(h.Tower)} {
 		if err := json.Unmarshal([]byte(text), v); err != nil {
 			return fmt.Errorf("vision_config: %w", err)

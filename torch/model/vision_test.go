@@ -201,7 +201,8 @@ func TestConfigsOfModelsThatSee(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Vision{Kind: "qwen2_5_vl_vision", Width: 3584, Inner: 3420, Layers: 9, Heads: 16, Out: 8192, Act: "silu", Channels: 3, Patch: 14,
-		Frames: 2, Merge: 2, Window: 112, Whole: []int{7, 15, 23, 31}, Image: 151655, Video: 151656, Start: 151652, End: 151653}
+		Frames: 2, Merge: 2, Window: 112, Whole: []int{7, 15, 23, 31},
+		Markers: Markers{Image: 151655, Video: 151656, Start: 151652, End: 151653}}
 	want.Rope.Type, want.Rope.Theta = "axial", 10000
 	if diff := cmp.Diff(c, written(t, c)); diff != "" {
 		t.Error("saved and read:", diff)
