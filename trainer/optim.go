@@ -26,8 +26,8 @@ type OptimConfig struct {
 	Momentum    float64 `toml:"momentum"`     // Muon's decay of the running gradient
 	Nesterov    bool    `toml:"nesterov"`     // Muon looks one step of momentum ahead
 	MatchRMS    bool    `toml:"match_rms"`    // makes Muon's updates as large as AdamW's usual ones: MuonLR is then about what LR is
-	// Freeze holds patterns of names of parameters that keep their values, with * for any characters: "model.embed_tokens.*"
-	// (see path.Match). A resumed run needs those that it began with.
+	// Freeze holds patterns of names of parameters that keep their values, with * for any characters: "model.embed_tokens.*", a vision
+	// tower's "*visual.*" (see path.Match); the names are those of a checkpoint's tensors. A resumed run needs those that it began with.
 	Freeze  []string `toml:"freeze"`
 	MaxNorm float64  `toml:"max_norm"` // clips the global norm of the gradient; 0: off
 
@@ -112,15 +112,16 @@ func (c OptimConfig) frozen(params []model.Param) (map[string]bool, error) {
 	return frozen, nil
 }
 
-// optimizer makes the one that Name says for those of params that train.
-func (c OptimConfig) optimizer(s *torch.Scope, params []model.Param) (optim.Optimizer, error) {
+// optimizer makes the one that Name says for those parameters of m that train. Muon's matrices are those of the decoder's layers, routers
+// and each expert's among them.
+func (c OptimConfig) optimizer(s *torch.Scope, m *model.Model) (optim.Optimizer, error) {
 	adam := optim.AdamWConfig{Beta1: c.Beta1, Beta2: c.Beta2, Eps: c.Eps, WeightDecay: c.WeightDecay}
 	var matrices, rest []optim.Named
-	for _, p := range params {
+	for _, p := range m.Params() {
 		n := optim.Named{Name: p.Name, Tensor: p.Tensor}
 		switch {
 		case p.Frozen:
-		case c.Name != "adamw" && strings.HasPrefix(p.Name, "model.layers.") && len(p.Tensor.Shape()) == 2:
+		case c.Name != "adamw" && strings.HasPrefix(p.Name, m.Prefix+"layers.") && len(p.Tensor.Shape()) == 2:
 			matrices = append(matrices, n)
 		default:
 			rest = append(rest, n)

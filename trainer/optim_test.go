@@ -260,3 +260,38 @@ func TestMuonTakesTheMatricesOfTheLayersOnly(t *testing.T) {
 		}
 	})
 }
+
+func TestMuonTakesTheSameMatricesInEveryFamily(t *testing.T) {
+	paths, _ := filepath.Glob(filepath.Join("..", "testdata", "reference", "models", "*"))
+	if len(paths) == 0 {
+		t.Fatal("no models in the reference")
+	}
+	c := DefaultConfig().Optim
+	c.Name = "muon"
+	for _, path := range paths {
+		do(t, func(s *torch.Scope) {
+			m, err := model.Load(s, path, torch.Float32)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o, err := c.optimizer(s, m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want, got []string
+			for _, p := range m.Params() {
+				if len(p.Tensor.Shape()) == 2 && strings.Contains(p.Name, ".layers.") {
+					want = append(want, "momentum_buffer."+p.Name)
+				}
+			}
+			for _, state := range o.State() {
+				if strings.HasPrefix(state.Name, "momentum_buffer.") {
+					got = append(got, state.Name)
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" || len(want) == 0 {
+				t.Errorf("%s: %s", path, diff)
+			}
+		})
+	}
+}
