@@ -37,12 +37,6 @@ func Main() {
 	os.Exit(1)
 }
 
-// sets collects repeated -set flags.
-type sets []string
-
-func (s *sets) String() string     { return strings.Join(*s, " ") }
-func (s *sets) Set(v string) error { *s = append(*s, v); return nil }
-
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == "help" {
 		args = []string{"-h"}
@@ -53,8 +47,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	flags := flag.NewFlagSet("molt", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	path := flags.String("config", "", "the run, a TOML `file`; required")
-	var overrides sets
-	flags.Var(&overrides, "set", "override a value of the file: `table.key=value`, may be repeated")
+	var overrides []string
+	flags.Func("set", "override a value of the file: `table.key=value`, may be repeated", func(v string) error {
+		overrides = append(overrides, v)
+		return nil
+	})
 	flags.Usage = func() {
 		fmt.Fprintln(stderr, "molt trains a language model by reinforcement learning, and shows what it reads and writes.\n\n"+
 			"  molt -config run.toml [-set optim.lr=1e-5 …]")

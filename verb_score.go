@@ -22,7 +22,7 @@ All are in nats. What a line gives does not depend on the lines beside it.`
 
 const (
 	maxTop    = 255  // beside the token that comes next, what molt::lm_logp takes
-	batchRows = 2048 // tokens that the model takes at once; a longer line is alone
+	batchRows = 2048 // tokens from which on a batch takes no further line
 	topRows   = 512  // rows of logits that are held at once to find the likeliest
 )
 
@@ -30,7 +30,6 @@ const (
 type scorer struct {
 	options
 	jobs chan *job
-	held *job // that did not fit the last batch
 }
 
 // job is the ids of a line and what becomes of them.
@@ -63,9 +62,13 @@ func scoreVerb(ctx context.Context, o options, serve server) error {
 			j := &job{ids: r.IDs, images: r.Images, LogProbs: []number{}, done: make(chan struct{})}
 			select {
 			case c.jobs <- j:
-				<-j.done
-				return j, nil
 			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+			select {
+			case <-j.done:
+				return j, nil
+			case <-ctx.Done(): // or the scorer has failed
 				return nil, context.Cause(ctx)
 			}
 		})
@@ -90,23 +93,25 @@ func (c *scorer) run(ctx context.Context) error {
 	})
 }
 
-// next waits for a job and takes with it those that wait too, as far as a batch goes.
+// next waits for a job and takes with it those that wait too, as far as a batch goes; nil when ctx ends.
 func (c *scorer) next(ctx context.Context) (batch []*job) {
-	if c.held == nil {
-		select {
-		case c.held = <-c.jobs:
-		case <-ctx.Done():
-		}
+	var j *job
+	select {
+	case j = <-c.jobs:
+	case <-ctx.Done():
+		return nil
 	}
-	for rows := 0; c.held != nil && (rows == 0 || rows+len(c.held.ids) <= batchRows); {
-		rows += len(c.held.ids)
-		batch, c.held = append(batch, c.held), nil
+	for rows := 0; ; {
+		batch, rows = append(batch, j), rows+len(j.ids)
+		if rows >= batchRows {
+			return batch
+		}
 		select {
-		case c.held = <-c.jobs:
+		case j = <-c.jobs:
 		default:
+			return batch
 		}
 	}
-	return batch
 }
 
 func (c *scorer) score(s *torch.Scope, m *model.Model, batch []*job) error {
