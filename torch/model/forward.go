@@ -168,7 +168,7 @@ func (m *Model) block(outer *torch.Scope, i int, x []torch.Tensor, in input, c *
 	out := slices.Clone(x)
 	out[1] = outer.Block(func(s *torch.Scope) torch.Tensor {
 		total, h := m.rmsNorm(s, x[0], x[1], l.attnNorm)
-		r := s.Linear(m.attention(s, i, h, in, c), l.out, l.outBias)
+		r := l.out.of(s, m.attention(s, i, h, in, c))
 		if m.Sandwich {
 			_, r = m.rmsNorm(s, r, torch.Tensor{}, l.afterAttn)
 		}
@@ -193,7 +193,7 @@ func (m *Model) gated(s *torch.Scope, l *mlp, h torch.Tensor) torch.Tensor {
 	if m.GELU {
 		act = s.GELUMul
 	}
-	return s.Linear(act(s.Linear(h, l.gateUp, l.guBias)), l.down, l.downBias)
+	return l.down.of(s, act(l.gateUp.of(s, h)))
 }
 
 func (m *Model) attention(s *torch.Scope, i int, h torch.Tensor, in input, c *Cache) torch.Tensor {
@@ -202,7 +202,7 @@ func (m *Model) attention(s *torch.Scope, i int, h torch.Tensor, in input, c *Ca
 		see = in.local
 	}
 	n := h.Dim(0)
-	qkv := m.normQKV(s, l, s.Linear(h, l.qkv, l.qkvBias))
+	qkv := m.normQKV(s, l, l.qkv.of(s, h))
 	qkv = s.Reshape(qkv, n, m.Heads+2*m.KVHeads, m.HeadDim)
 	qk := s.Rotary(s.Narrow(qkv, 1, 0, m.Heads+m.KVHeads), see.cos, see.sin)
 	q, k := s.Narrow(qk, 1, 0, m.Heads), s.Narrow(qk, 1, m.Heads, m.KVHeads)

@@ -28,9 +28,9 @@ type layer struct {
 	attnNorm, mlpNorm torch.Tensor
 	afterAttn         torch.Tensor // with sandwich norms: of what attention gives
 	afterMLP          torch.Tensor
-	qkv, qkvBias      torch.Tensor // [(heads + 2 kvHeads)·headDim, hidden]
+	qkv               affine       // [(heads + 2 kvHeads)·headDim, hidden]
 	qNorm, kNorm      torch.Tensor // [headDim] or [heads·headDim]
-	out, outBias      torch.Tensor // [hidden, heads·headDim]
+	out               affine       // [hidden, heads·headDim]
 	mlp               mlp          // of a dense layer
 	router            torch.Tensor // [experts, hidden], of a sparse layer
 	experts           []mlp
@@ -38,9 +38,14 @@ type layer struct {
 
 // mlp is a gated MLP.
 type mlp struct {
-	gateUp, guBias torch.Tensor // [2 inner, hidden]
-	down, downBias torch.Tensor // [hidden, inner]
+	gateUp affine // [2 inner, hidden]
+	down   affine // [hidden, inner]
 }
+
+// affine holds the weights of a linear map or a norm; b may be none.
+type affine struct{ w, b torch.Tensor }
+
+func (a affine) of(s *torch.Scope, x torch.Tensor) torch.Tensor { return s.Linear(x, a.w, a.b) }
 
 // Param is a named weight as checkpoints have it: rows [first, first+rows) of a leaf.
 type Param struct {
@@ -67,12 +72,12 @@ func (p Param) Grad(s *torch.Scope) torch.Tensor {
 func New(s *torch.Scope, c Config, d torch.DType) *Model {
 	m := &Model{Config: c, DType: d}
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	m.embed = m.matrix(s, c.Width, part{c.Prefix + "embed_tokens.weight", c.Vocab})
+	m.embed = m.weight(s, c.Prefix+"embed_tokens", c.Vocab, c.Width)
 	for i := range c.Layers {
 		name := func(rest string) string { return fmt.Sprintf("%slayers.%d.%s", c.Prefix, i, rest) }
-		norm := func(rest string, width int) torch.Tensor { return m.vector(s, part{name(rest + ".weight"), width}) }
+		norm := func(rest string, width int) torch.Tensor { return m.weight(s, name(rest), width) }
 		l := layer{attnNorm: norm("input_layernorm", c.Width)}
-		l.qkv, l.qkvBias = m.linear(s, c.Width, c.QKVBias,
+		l.qkv = m.linear(s, c.Width, c.QKVBias,
 			part{name("self_attn.q_proj"), q}, part{name("self_attn.k_proj"), kv}, part{name("self_attn.v_proj"), kv})
 		switch c.QKNorm {
 		case "head":
@@ -80,7 +85,7 @@ func New(s *torch.Scope, c Config, d torch.DType) *Model {
 		case "width":
 			l.qNorm, l.kNorm = norm("self_attn.q_norm", q), norm("self_attn.k_norm", kv)
 		}
-		l.out, l.outBias = m.linear(s, q, c.OutBias, part{name("self_attn.o_proj"), c.Width})
+		l.out = m.linear(s, q, c.OutBias, part{name("self_attn.o_proj"), c.Width})
 		if c.Sandwich {
 			l.afterAttn, l.mlpNorm = norm("post_attention_layernorm", c.Width), norm("pre_feedforward_layernorm", c.Width)
 			l.afterMLP = norm("post_feedforward_layernorm", c.Width)
@@ -89,7 +94,7 @@ func New(s *torch.Scope, c Config, d torch.DType) *Model {
 		}
 		if c.MoE.Layers != nil && c.MoE.Layers[i] {
 			n := c.Sparse
-			l.router = m.matrix(s, c.Width, part{name(n.Router + ".weight"), c.MoE.Experts})
+			l.router = m.weight(s, name(n.Router), c.Experts, c.Width)
 			for e := range c.MoE.Experts {
 				at := name(fmt.Sprintf("%s.%d.", n.Experts, e))
 				l.experts = append(l.experts, m.mlp(s, c.MoE.Inner, at+n.Gate, at+n.Up, at+n.Down))
@@ -99,10 +104,10 @@ func New(s *torch.Scope, c Config, d torch.DType) *Model {
 		}
 		m.layers = append(m.layers, l)
 	}
-	m.norm = m.vector(s, part{c.Prefix + "norm.weight", c.Width})
+	m.norm = m.weight(s, c.Prefix+"norm", c.Width)
 	m.head = m.embed
 	if !c.Tied {
-		m.head = m.matrix(s, c.Width, part{"lm_head.weight", c.Vocab})
+		m.head = m.weight(s, "lm_head", c.Vocab, c.Width)
 	}
 	if c.Vision != nil {
 		m.tower = m.newTower(s)
@@ -110,10 +115,8 @@ func New(s *torch.Scope, c Config, d torch.DType) *Model {
 	return m
 }
 
-func (m *Model) mlp(s *torch.Scope, inner int, gate, up, down string) (l mlp) {
-	l.gateUp, l.guBias = m.linear(s, m.Width, m.MLPBias, part{gate, inner}, part{up, inner})
-	l.down, l.downBias = m.linear(s, inner, m.MLPBias, part{down, m.Width})
-	return l
+func (m *Model) mlp(s *torch.Scope, inner int, gate, up, down string) mlp {
+	return mlp{m.linear(s, m.Width, m.MLPBias, part{gate, inner}, part{up, inner}), m.linear(s, inner, m.MLPBias, part{down, m.Width})}
 }
 
 // part is a named share of a leaf: its rows.
@@ -122,22 +125,22 @@ type part struct {
 	rows int
 }
 
-func (m *Model) linear(s *torch.Scope, in int, bias bool, parts ...part) (w, b torch.Tensor) {
+// linear makes a linear map of parts that read the same input.
+func (m *Model) linear(s *torch.Scope, in int, bias bool, parts ...part) (a affine) {
 	ws, bs := make([]part, len(parts)), make([]part, len(parts))
 	for i, p := range parts {
 		ws[i], bs[i] = part{p.name + ".weight", p.rows}, part{p.name + ".bias", p.rows}
 	}
-	w = m.matrix(s, in, ws...)
-	if bias {
-		b = m.vector(s, bs...)
+	if a.w = m.leaf(s, ws, in); bias {
+		a.b = m.leaf(s, bs)
 	}
-	return w, b
+	return a
 }
 
-func (m *Model) matrix(s *torch.Scope, columns int, parts ...part) torch.Tensor {
-	return m.leaf(s, parts, columns)
+// weight is a [rows, columns] weight of its own, or without columns a vector.
+func (m *Model) weight(s *torch.Scope, name string, rows int, columns ...int) torch.Tensor {
+	return m.leaf(s, []part{{name + ".weight", rows}}, columns...)
 }
-func (m *Model) vector(s *torch.Scope, parts ...part) torch.Tensor { return m.leaf(s, parts) }
 
 func (m *Model) leaf(s *torch.Scope, parts []part, columns ...int) torch.Tensor {
 	rows := 0

@@ -24,8 +24,6 @@ type tower struct {
 	deepstack []merger
 }
 
-type affine struct{ w, b torch.Tensor } // of a norm or a linear map; b may be none
-
 type visionBlock struct{ norm1, qkv, out, norm2, up, down affine } // up holds the gate too where there is one
 
 // merger makes one embedding of a square of patches; the norm is as wide as a patch or as the whole square.
@@ -34,27 +32,22 @@ type merger struct{ norm, fc1, fc2 affine }
 // newTower makes the weights of the tower under the checkpoint's names.
 func (m *Model) newTower(s *torch.Scope) *tower {
 	v, t := m.Vision, &tower{visionKind: visionKinds[m.Family]}
-	norm := func(name string, width int) (a affine) {
-		a.w = m.vector(s, part{t.prefix + name + ".weight", width})
-		if t.biased {
-			a.b = m.vector(s, part{t.prefix + name + ".bias", width})
+	norm := func(name string, width int, columns ...int) (a affine) { // or another map that has a bias as norms do
+		if a.w = m.weight(s, t.prefix+name, width, columns...); t.biased {
+			a.b = m.leaf(s, []part{{t.prefix + name + ".bias", width}})
 		}
 		return a
 	}
-	linear := func(in, out int, name string, parts ...string) (a affine) {
+	linear := func(in, out int, name string, parts ...string) affine {
 		var ps []part
 		for _, p := range parts {
 			ps = append(ps, part{t.prefix + name + p, out})
 		}
-		a.w, a.b = m.linear(s, in, true, ps...)
-		return a
+		return m.linear(s, in, true, ps...)
 	}
-	t.patch.w = m.leaf(s, []part{{t.prefix + "patch_embed.proj.weight", v.Width}}, 3, v.Frames, v.Patch, v.Patch)
-	if t.biased {
-		t.patch.b = m.vector(s, part{t.prefix + "patch_embed.proj.bias", v.Width})
-	}
+	t.patch = norm("patch_embed.proj", v.Width, 3, v.Frames, v.Patch, v.Patch)
 	if v.Table > 0 {
-		t.table = m.matrix(s, v.Width, part{t.prefix + "pos_embed.weight", v.Table})
+		t.table = m.weight(s, t.prefix+"pos_embed", v.Table, v.Width)
 	}
 	up, down := []string{"mlp.linear_fc1"}, "mlp.linear_fc2"
 	if t.gated {
@@ -63,8 +56,9 @@ func (m *Model) newTower(s *torch.Scope) *tower {
 	for i := range v.Layers {
 		name := fmt.Sprintf("blocks.%d.", i)
 		t.blocks = append(t.blocks, visionBlock{
-			norm1: norm(name+"norm1", v.Width), qkv: linear(v.Width, 3*v.Width, name, "attn.qkv"), out: linear(v.Width, v.Width, name, "attn.proj"),
-			norm2: norm(name+"norm2", v.Width), up: linear(v.Width, v.Inner, name, up...), down: linear(v.Inner, v.Width, name, down),
+			norm1: norm(name+"norm1", v.Width), qkv: linear(v.Width, 3*v.Width, name, "attn.qkv"),
+			out: linear(v.Width, v.Width, name, "attn.proj"), norm2: norm(name+"norm2", v.Width),
+			up: linear(v.Width, v.Inner, name, up...), down: linear(v.Inner, v.Width, name, down),
 		})
 	}
 	joined := v.Width * v.Merge * v.Merge
@@ -163,20 +157,20 @@ func (m *Model) visionBlock(outer *torch.Scope, i int, x, r torch.Tensor, in loo
 	r2 := outer.Block(func(s *torch.Scope) torch.Tensor {
 		x, h := m.tower.norm(s, x, r, b.norm1)
 		n, d := x.Dim(0), v.Width/v.Heads
-		qkv := s.Reshape(s.Linear(h, b.qkv.w, b.qkv.b), n, 3*v.Heads, d)
+		qkv := s.Reshape(b.qkv.of(s, h), n, 3*v.Heads, d)
 		qk := s.Rotary(s.Narrow(qkv, 1, 0, 2*v.Heads), in.cos, in.sin)
 		a := s.Attention(s.Narrow(qk, 1, 0, v.Heads), s.Narrow(qk, 1, v.Heads, v.Heads), s.Narrow(qkv, 1, 2*v.Heads, v.Heads),
 			keys.rows, keys.seqs, keys.ranges, 1/math.Sqrt(float64(d)), 0)
-		x, h = m.tower.norm(s, x, s.Linear(s.Reshape(a, n, v.Width), b.out.w, b.out.b), b.norm2)
+		x, h = m.tower.norm(s, x, b.out.of(s, s.Reshape(a, n, v.Width)), b.norm2)
 		s.Move(outer, x)
 		x2 = x
-		h = s.Linear(h, b.up.w, b.up.b)
+		h = b.up.of(s, h)
 		if m.tower.gated {
 			h = s.SiLUMul(h)
-		} else {
+		} else { // libtorch's own GELU by the tanh formula depends on where in memory a number stands
 			h = s.GELUMul(s.Cat(1, h, s.Call("aten::ones_like", h)[0]))
 		}
-		return s.Linear(h, b.down.w, b.down.b)
+		return b.down.of(s, h)
 	})
 	return x2, r2
 }
@@ -186,8 +180,8 @@ func (m *Model) merge(s *torch.Scope, g *merger, x, back torch.Tensor) torch.Ten
 	return s.Block(func(s *torch.Scope) torch.Tensor {
 		joined := g.fc1.w.Dim(1)
 		_, h := m.tower.norm(s, s.Reshape(x, -1, g.norm.w.Dim(0)), torch.Tensor{}, g.norm)
-		h = s.GELU(s.Linear(s.Reshape(h, -1, joined), g.fc1.w, g.fc1.b))
-		return s.IndexSelect(s.Linear(h, g.fc2.w, g.fc2.b), 0, back)
+		h = s.GELU(g.fc1.of(s, s.Reshape(h, -1, joined)))
+		return s.IndexSelect(g.fc2.of(s, h), 0, back)
 	})
 }
 
