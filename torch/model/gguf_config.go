@@ -78,7 +78,7 @@ func (m metadata) keys() (map[string]any, error) {
 	family, ok := layouts[m.arch]
 	if !ok {
 		known := strings.Join(slices.Sorted(maps.Keys(layouts)), ", ")
-		return nil, fmt.Errorf("architecture %q is not supported; known: %s", m.arch, known)
+		return nil, fmt.Errorf("architecture %.200q is not supported; known: %s", m.arch, known)
 	}
 	experts := m.number("expert_count") > 0
 	if family == "llama" && experts {

@@ -46,6 +46,8 @@ def metadata(w, c, arch):
         w.add_vocab_size(c["vocab_size"])
         w.add_rope_dimension_count(head_dim)
     rope = c["rope_parameters"]
+    if local := rope.get("sliding_attention"):
+        w.add_rope_freq_base_swa(local["rope_theta"])
     rope = rope.get("full_attention", rope)
     if arch != "gemma2":  # whose base llama.cpp knows
         w.add_rope_freq_base(rope["rope_theta"])
