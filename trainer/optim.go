@@ -120,7 +120,7 @@ func (c OptimConfig) optimizer(s *torch.Scope, params []model.Param) (optim.Opti
 		n := optim.Named{Name: p.Name, Tensor: p.Tensor}
 		switch {
 		case p.Frozen:
-		case c.Name != "adamw" && strings.HasPrefix(p.Name, "model.layers.") && len(p.Tensor.Shape()) == 2:
+		case c.Name != "adamw" && strings.Contains(p.Name, ".layers.") && len(p.Tensor.Shape()) == 2:
 			matrices = append(matrices, n)
 		default:
 			rest = append(rest, n)
