@@ -73,7 +73,7 @@ func words(n int) rollout.Source {
 
 func tinyConfig(dir string) Config {
 	c := DefaultConfig()
-	c.Name, c.Log.Dir, c.Steps = "tiny", dir, 6
+	c.Name, c.Log.Dir, c.Steps, c.Model.Path = "tiny", dir, 6, tinyModel
 	c.Rollout.Prompts, c.Rollout.Samples, c.Rollout.MaxTokens = 4, 4, 8
 	c.Optim.LR, c.Async.Staleness, c.Async.TrainThreads, c.Async.EngineThreads = 1e-2, 0, 1, 1
 	c.Eval.Tasks = 8
@@ -83,7 +83,7 @@ func tinyConfig(dir string) Config {
 
 // runTiny runs c with the real engine and trainer on a reference model; wrap may replace the agent.
 func runTiny(ctx context.Context, c Config, wrap func(rollout.Runner) rollout.Runner) error {
-	shape, err := model.PeekConfig(tinyModel)
+	shape, err := model.PeekConfig(c.Model.Path)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func runTiny(ctx context.Context, c Config, wrap func(rollout.Runner) rollout.Ru
 		agent = wrap(agent)
 	}
 	t, err := trainer.New(c.Config, trainer.Parts{
-		Model: tinyModel, DType: dtype, Rollout: c.Rollout, Data: rollout.DataConfig{Source: "words", Shuffle: true}, Train: words(16), Held: words(8),
+		Model: c.Model.Path, DType: dtype, Rollout: c.Rollout, Data: rollout.DataConfig{Source: "words", Shuffle: true}, Train: words(16), Held: words(8),
 		Runner: agent, Generator: eng, Sink: eng, Context: shape.Context, Console: trainer.NewProgress(null), Resume: c.Resume,
 	})
 	if err != nil {

@@ -112,16 +112,16 @@ func (c OptimConfig) frozen(params []model.Param) (map[string]bool, error) {
 	return frozen, nil
 }
 
-// optimizer makes the one that Name says for those parameters of m that train. Muon's matrices are those of the decoder's layers, routers
-// and each expert's among them.
-func (c OptimConfig) optimizer(s *torch.Scope, m *model.Model) (optim.Optimizer, error) {
+// optimizer makes the one that Name says for those of params that train. Muon's matrices are those of the decoder's layers, routers and
+// each expert's among them.
+func (c OptimConfig) optimizer(s *torch.Scope, params []model.Param) (optim.Optimizer, error) {
 	adam := optim.AdamWConfig{Beta1: c.Beta1, Beta2: c.Beta2, Eps: c.Eps, WeightDecay: c.WeightDecay}
 	var matrices, rest []optim.Named
-	for _, p := range m.Params() {
+	for _, p := range params {
 		n := optim.Named{Name: p.Name, Tensor: p.Tensor}
 		switch {
 		case p.Frozen:
-		case c.Name != "adamw" && strings.HasPrefix(p.Name, m.Prefix+"layers.") && len(p.Tensor.Shape()) == 2:
+		case c.Name != "adamw" && strings.Contains(p.Name, ".layers.") && len(p.Tensor.Shape()) == 2:
 			matrices = append(matrices, n)
 		default:
 			rest = append(rest, n)

@@ -243,54 +243,21 @@ func TestSchedulesHaveDefaultsAndMuonsIsOfTheMatricesRate(t *testing.T) {
 
 // Under Muon the rest moves as under AdamW at its own rate, and the matrices of the layers do not.
 func TestMuonTakesTheMatricesOfTheLayersOnly(t *testing.T) {
-	do(t, func(s *torch.Scope) {
-		policy := func(name string) *Policy {
-			return newPolicy(t, s, llamas(t)[2], torch.Float32, func(c *Config) { c.Optim.Name, c.Optim.LR = name, 1e-3 })
-		}
-		adam, muon := policy("adamw"), policy("muon")
-		samples, before := rollouts(t, s, adam, 6), weights(adam.Masters())
-		step(t, s, adam, samples, 1e-3)
-		step(t, s, muon, samples, 0.02)
-		want := weights(adam.Masters())
-		for name, got := range weights(muon.Masters()) {
-			diff, moved := distance(want[name], got), distance(before[name], got)
-			if layers := strings.HasSuffix(name, "_proj.weight"); layers != (diff > 1e-3) || moved < 1e-4 {
-				t.Errorf("%s is %.2g from where AdamW brings it and has moved by %.2g", name, diff, moved)
-			}
-		}
-	})
-}
-
-func TestMuonTakesTheSameMatricesInEveryFamily(t *testing.T) {
-	paths, _ := filepath.Glob(filepath.Join("..", "testdata", "reference", "models", "*"))
-	if len(paths) == 0 {
-		t.Fatal("no models in the reference")
-	}
-	c := DefaultConfig().Optim
-	c.Name = "muon"
-	for _, path := range paths {
+	for _, path := range []string{llamas(t)[2], "../testdata/reference/models/qwen3_vl"} {
 		do(t, func(s *torch.Scope) {
-			m, err := model.Load(s, path, torch.Float32)
-			if err != nil {
-				t.Fatal(err)
+			policy := func(name string) *Policy {
+				return newPolicy(t, s, path, torch.Float32, func(c *Config) { c.Optim.Name, c.Optim.LR = name, 1e-3 })
 			}
-			o, err := c.optimizer(s, m)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var want, got []string
-			for _, p := range m.Params() {
-				if len(p.Tensor.Shape()) == 2 && strings.Contains(p.Name, ".layers.") {
-					want = append(want, "momentum_buffer."+p.Name)
+			adam, muon := policy("adamw"), policy("muon")
+			samples, before := rollouts(t, s, adam, 6), weights(adam.Masters())
+			step(t, s, adam, samples, 1e-3)
+			step(t, s, muon, samples, 0.02)
+			want := weights(adam.Masters())
+			for name, got := range weights(muon.Masters()) {
+				diff, moved := distance(want[name], got), distance(before[name], got)
+				if layers := strings.HasSuffix(name, "_proj.weight"); layers != (diff > 1e-3) || (moved < 1e-4) != strings.Contains(name, "visual") {
+					t.Errorf("%s is %.2g from where AdamW brings it and has moved by %.2g", name, diff, moved)
 				}
-			}
-			for _, state := range o.State() {
-				if strings.HasPrefix(state.Name, "momentum_buffer.") {
-					got = append(got, state.Name)
-				}
-			}
-			if diff := cmp.Diff(want, got); diff != "" || len(want) == 0 {
-				t.Errorf("%s: %s", path, diff)
 			}
 		})
 	}

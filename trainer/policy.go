@@ -48,7 +48,7 @@ func NewPolicy(s *torch.Scope, master *model.Model, d torch.DType, oc OptimConfi
 	}
 	master.Freeze(frozen)
 	p := &Policy{master: master, compute: master, config: oc, loss: lc}
-	if p.optim, err = oc.optimizer(s, master); err != nil {
+	if p.optim, err = oc.optimizer(s, master.Params()); err != nil {
 		return nil, err
 	}
 	if d != torch.Float32 {

@@ -103,7 +103,7 @@ func findFamily(name string) (family, error) {
 	f, ok := families[name]
 	if !ok {
 		known := strings.Join(slices.Sorted(maps.Keys(families)), ", ")
-		return f, fmt.Errorf("model_type %q is not supported; known: %s", name, known)
+		return f, fmt.Errorf("model_type %.200q is not supported; known: %s", name, known)
 	}
 	return f, nil
 }

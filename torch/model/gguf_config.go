@@ -26,10 +26,11 @@ var ggufNeeds = map[string]string{
 }
 var ggufTakes = map[string]string{
 	"attention.head_count_kv": "num_key_value_heads", "attention.key_length": "head_dim", "attention.sliding_window": "sliding_window",
-	"attention.sliding_window_pattern": "sliding_window_pattern", "attn_logit_softcapping": "attn_logit_softcapping",
-	"final_logit_softcapping": "final_logit_softcapping", "rope.freq_base": "rope_theta", "rope.freq_base_swa": "rope_local_base_freq",
-	"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok",
-	"expert_feed_forward_length": "moe_intermediate_size", "expert_weights_norm": "norm_topk_prob",
+	"attention.sliding_window_pattern": "sliding_window_pattern", "attention.clamp_kqv": "clip_qkv",
+	"attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping",
+	"rope.freq_base": "rope_theta", "rope.freq_base_swa": "rope_local_base_freq", "expert_count": "num_local_experts",
+	"expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size",
+	"expert_weights_norm": "norm_topk_prob",
 }
 
 // metadata is a file's for its architecture.
@@ -77,7 +78,7 @@ func (m metadata) keys() (map[string]any, error) {
 	family, ok := layouts[m.arch]
 	if !ok {
 		known := strings.Join(slices.Sorted(maps.Keys(layouts)), ", ")
-		return nil, fmt.Errorf("architecture %q is not supported; known: %s", m.arch, known)
+		return nil, fmt.Errorf("architecture %.200q is not supported; known: %s", m.arch, known)
 	}
 	experts := m.number("expert_count") > 0
 	if family == "llama" && experts {

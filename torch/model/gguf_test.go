@@ -17,8 +17,8 @@ import (
 	"github.com/molt-go/molt/torch/model/gguf"
 )
 
-// python runs a script of testdata in the environment that `make test` installs.
-func python(t *testing.T, script string, args ...string) {
+// python gives what a script of testdata prints in the environment that `make test` installs.
+func python(t *testing.T, script string, args ...string) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -28,9 +28,11 @@ func python(t *testing.T, script string, args ...string) {
 	if _, err := os.Stat(bin); err != nil {
 		t.Fatalf("%v: run `make test`, which installs it", err)
 	}
-	if out, err := exec.Command(bin, append([]string{filepath.Join("testdata", script)}, args...)...).CombinedOutput(); err != nil {
+	out, err := exec.Command(bin, append([]string{filepath.Join("testdata", script)}, args...)...).CombinedOutput()
+	if err != nil {
 		t.Fatalf("%s: %v\n%s", script, err, out)
 	}
+	return string(out)
 }
 
 // Every bit pattern of a block is fair: scales are subnormal, infinite or NaN too. A NaN may be any.
@@ -73,10 +75,10 @@ func TestGGUFFilesLoadAsTheFoldersThatTheyWereMadeFrom(t *testing.T) {
 		args = append(args, f.path)
 		byName[filepath.Base(f.path)] = f
 	}
-	python(t, "write_gguf.py", args...)
+	left := python(t, "write_gguf.py", args...)
 	files, _ := filepath.Glob(filepath.Join(dir, "*", "*.gguf"))
-	if len(files) == 0 {
-		t.Fatal("no files")
+	if n := len(files)/8 + strings.Count(left, ": no "); len(files) == 0 || n != len(byName) { // of 8 types
+		t.Fatalf("%d files of %d models; left out are\n%s", len(files), len(byName), left)
 	}
 	for _, file := range files {
 		do(t, func(s *torch.Scope) {

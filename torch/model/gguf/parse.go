@@ -80,6 +80,9 @@ func parse(data []byte) (*File, error) {
 	if r.err != nil {
 		return nil, r.err
 	}
+	if n, _ := f.Meta["split.count"].(int64); n > 1 {
+		return nil, fmt.Errorf("this is one of %d parts of a model: join them, as llama-gguf-split --merge does", n)
+	}
 	return f, f.place(r.pos)
 }
 
@@ -87,13 +90,13 @@ func (r *reader) tensor() TensorInfo {
 	t := TensorInfo{Name: r.str()}
 	numDims := r.uint(4)
 	if numDims > maxDims {
-		r.fail("tensor %q has %d dimensions, want at most %d", t.Name, numDims, maxDims)
+		r.fail("tensor %.200q has %d dimensions, want at most %d", t.Name, numDims, maxDims)
 	}
 	elems := uint64(1)
 	for i := range min(numDims, maxDims) {
 		d := r.uint(8)
 		if d == 0 || elems > maxBytes/d {
-			r.fail("tensor %q: dimension %d of size %d is empty or too large", t.Name, i, d)
+			r.fail("tensor %.200q: dimension %d of size %d is empty or too large", t.Name, i, d)
 		}
 		elems *= d
 		t.Shape = append(t.Shape, int(d))
@@ -108,9 +111,9 @@ func (r *reader) tensor() TensorInfo {
 	case err != nil:
 		r.err = err
 	case row%format.elems != 0:
-		r.fail("tensor %q: rows of %d values are no whole blocks of %d (%v)", t.Name, row, format.elems, t.Type)
+		r.fail("tensor %.200q: rows of %d values are no whole blocks of %d (%v)", t.Name, row, format.elems, t.Type)
 	case offset > maxBytes:
-		r.fail("tensor %q: its offset %d overflows", t.Name, offset)
+		r.fail("tensor %.200q: its offset %d overflows", t.Name, offset)
 	default:
 		t.offset, t.size = int(offset), int(elems)/format.elems*format.size
 	}
@@ -134,13 +137,13 @@ func (f *File) place(headerEnd int) error {
 		_, double := f.byName[t.Name]
 		switch {
 		case double:
-			return fmt.Errorf("tensor %q is there twice", t.Name)
+			return fmt.Errorf("tensor %.200q is there twice", t.Name)
 		case t.offset%int(align) != 0:
-			return fmt.Errorf("tensor %q starts at offset %d, not a multiple of %d", t.Name, t.offset, align)
+			return fmt.Errorf("tensor %.200q starts at offset %d, not a multiple of %d", t.Name, t.offset, align)
 		case t.offset < end:
-			return fmt.Errorf("tensor %q starts at offset %d, but the one before it ends at %d", t.Name, t.offset, end)
+			return fmt.Errorf("tensor %.200q starts at offset %d, but the one before it ends at %d", t.Name, t.offset, end)
 		case t.offset > room || t.size > room-t.offset:
-			return fmt.Errorf("file is truncated: tensor %q needs %d bytes at offset %d, the data is %d bytes",
+			return fmt.Errorf("file is truncated: tensor %.200q needs %d bytes at offset %d, the data is %d bytes",
 				t.Name, t.size, t.offset, max(room, 0))
 		}
 		end = t.offset + t.size
@@ -166,7 +169,7 @@ func (r *reader) meta(into map[string]any) {
 	}
 	into[key] = r.value()
 	if r.err != nil {
-		r.err = fmt.Errorf("metadata %q: %w", key, r.err)
+		r.err = fmt.Errorf("metadata %.200q: %w", key, r.err)
 	}
 }
 

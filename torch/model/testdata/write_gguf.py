@@ -1,6 +1,6 @@
 """write_gguf.py OUT MODEL…: writes each Hugging Face folder MODEL as GGUF files OUT/MODEL/TYPE.gguf, laid out as llama.cpp's converter does,
 and beside each a folder OUT/MODEL/TYPE with the same model in Hugging Face's layout, its weights those that quantising leaves.
-Models of architectures that the gguf package has no layout for, such as vision towers, are left out."""
+Models that the gguf package has no layout for, such as vision towers, are left out: it prints a line on each of them."""
 import json
 import math
 import re
@@ -17,6 +17,16 @@ ARCHS = {"LlamaForCausalLM": "llama", "MixtralForCausalLM": "llama", "Qwen2ForCa
          "Qwen3MoeForCausalLM": "qwen3moe", "OlmoeForCausalLM": "olmoe", "Gemma2ForCausalLM": "gemma2", "Gemma3ForCausalLM": "gemma3"}
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 TYPES = "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0".split()  # the package cannot quantise to others
+
+
+def unfit(c):
+    """Why llama.cpp has no layout for the model, if so."""
+    arch = ARCHS.get(c["architectures"][0])
+    window = c.get("sliding_window") and c.get("use_sliding_window", True)
+    if arch is None:
+        return f"no layout for {c['architectures'][0]}"
+    if window and not arch.startswith("gemma"):
+        return f"no windows in {arch}"
 
 
 def metadata(w, c, arch):
@@ -36,6 +46,8 @@ def metadata(w, c, arch):
         w.add_vocab_size(c["vocab_size"])
         w.add_rope_dimension_count(head_dim)
     rope = c["rope_parameters"]
+    if local := rope.get("sliding_attention"):
+        w.add_rope_freq_base_swa(local["rope_theta"])
     rope = rope.get("full_attention", rope)
     if arch != "gemma2":  # whose base llama.cpp knows
         w.add_rope_freq_base(rope["rope_theta"])
@@ -44,6 +56,8 @@ def metadata(w, c, arch):
         w.add_rope_scaling_factor(rope["factor"])
     if rope["rope_type"] == "yarn":
         w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        w.add_rope_scaling_yarn_beta_fast(rope.get("beta_fast") or 32)
+        w.add_rope_scaling_yarn_beta_slow(rope.get("beta_slow") or 1)
     if rope["rope_type"] == "llama3":
         w.add_tensor("rope_freqs.weight", llama3(rope, head_dim))
     if experts := c.get("num_local_experts", c.get("num_experts")):
@@ -51,8 +65,10 @@ def metadata(w, c, arch):
         w.add_expert_used_count(c["num_experts_per_tok"])
     if "moe_intermediate_size" in c:
         w.add_expert_feed_forward_length(c["moe_intermediate_size"])
-    if arch == "qwen3moe" and not c["norm_topk_prob"]:  # no converter writes it; the key is llama.cpp's
-        w.add_expert_weights_norm(False)
+    if c.get("norm_topk_prob", arch == "qwen3moe") != (arch == "qwen3moe"):  # no converter writes it; the key is llama.cpp's
+        w.add_expert_weights_norm(c["norm_topk_prob"])
+    if c.get("clip_qkv"):  # likewise
+        w.add_clamp_kqv(c["clip_qkv"])
     if "sliding_attention" in c.get("layer_types", ()):
         w.add_sliding_window(c["sliding_window"])
         w.add_sliding_window_pattern([t == "sliding_attention" for t in c["layer_types"]])
@@ -126,8 +142,9 @@ def write(model, out, kind, c, arch):
 
 for model in map(Path, sys.argv[2:]):
     config = json.loads((model / "config.json").read_text())
-    if arch := ARCHS.get(config["architectures"][0]):
-        out = Path(sys.argv[1]) / model.name
-        out.mkdir()
-        for kind in TYPES:
-            write(model, out, Type[kind], config, arch)
+    if reason := unfit(config):
+        print(f"{model.name}: {reason}")
+        continue
+    (Path(sys.argv[1]) / model.name).mkdir()
+    for kind in TYPES:
+        write(model, Path(sys.argv[1]) / model.name, Type[kind], config, ARCHS[config["architectures"][0]])
