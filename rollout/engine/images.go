@@ -54,18 +54,16 @@ func (w *worker) see(s *torch.Scope, images []rollout.Image) ([]model.Seen, erro
 			if err != nil {
 				return nil, err
 			}
-			features = [][]float32{torch.Values[float32](seen.Embeds)}
-			for _, t := range seen.Deepstack {
+			features = nil
+			for _, t := range seen {
 				features = append(features, torch.Values[float32](t))
 			}
 			w.engine.counts.Images++
 		}
 		now[m.Digest], w.seen[m.Digest] = features, features
-		var parts []torch.Tensor
 		for _, f := range features {
-			parts = append(parts, s.To(torch.New(s, f, m.Len, w.model.Width), w.model.DType))
+			out[i] = append(out[i], s.To(torch.New(s, f, m.Len, w.model.Width), w.model.DType))
 		}
-		out[i] = model.Seen{Embeds: parts[0], Deepstack: parts[1:]}
 	}
 	w.seen = now
 	return out, nil

@@ -95,8 +95,11 @@ func (m *Model) inputs(s *torch.Scope, b *Batch, c *Cache, seen []Seen) ([]torch
 	}
 	features, parts := 0, make([][]torch.Tensor, 1+len(m.Vision.Deepstack))
 	for _, x := range seen {
-		features += x.Embeds.Dim(0)
-		for i, t := range append([]torch.Tensor{x.Embeds}, x.Deepstack...) {
+		if len(x) != len(parts) {
+			return nil, fmt.Errorf("model: what was seen is %d tensors, want %d, of this model's own tower", len(x), len(parts))
+		}
+		features += x[0].Dim(0)
+		for i, t := range x {
 			parts[i] = append(parts[i], t)
 		}
 	}

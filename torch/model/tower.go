@@ -8,11 +8,9 @@ import (
 	"github.com/molt-go/molt/torch"
 )
 
-// Seen is what a vision tower makes of images, end to end: rows that stand for tokens of the decoder, in the model's dtype.
-type Seen struct {
-	Embeds    torch.Tensor   // [n, width]: the embeddings of the images' tokens
-	Deepstack []torch.Tensor // each [n, width]: what is added to those rows after the decoder's first layers, one each
-}
+// Seen is what a vision tower makes of images, end to end: tensors [n, width] in the model's dtype, whose rows stand for tokens of the
+// decoder. The first are these tokens' embeddings; the others, where there is deepstack, are added after the decoder's first layers.
+type Seen []torch.Tensor
 
 // tower holds a vision tower's weights.
 type tower struct {
@@ -77,15 +75,14 @@ func (m *Model) newTower(s *torch.Scope) *tower {
 // height·width/Merge² rows, whose bits do not depend on the other images.
 func (m *Model) See(s *torch.Scope, pixels []float32, grids [][3]int) (Seen, error) {
 	if m.Vision == nil {
-		return Seen{}, fmt.Errorf("model: %s has no vision tower", m.Family)
+		return nil, fmt.Errorf("model: %s has no vision tower", m.Family)
 	}
 	l, err := m.Vision.sight(len(pixels), grids)
 	if err != nil {
-		return Seen{}, err
+		return nil, err
 	}
-	seen := Seen{Deepstack: make([]torch.Tensor, len(m.Vision.Deepstack))}
-	outer := s
-	seen.Embeds = s.Block(func(s *torch.Scope) torch.Tensor {
+	seen, outer := make(Seen, 1+len(m.Vision.Deepstack)), s
+	s.Block(func(s *torch.Scope) torch.Tensor {
 		n := len(l.order)
 		in := look{torch.New(s, l.cos, n, len(l.cos)/n), torch.New(s, l.sin, n, len(l.sin)/n), torch.New(s, l.back),
 			newKeys(s, n, l.whole), newKeys(s, n, l.windows)}
@@ -93,11 +90,12 @@ func (m *Model) See(s *torch.Scope, pixels []float32, grids [][3]int) (Seen, err
 		for i := range m.tower.blocks {
 			x, r = m.visionBlock(s, i, x, r, in)
 			if k := slices.Index(m.Vision.Deepstack, i); k >= 0 {
-				seen.Deepstack[k] = m.merge(s, &m.tower.deepstack[k], s.Add(x, r), in.back)
+				seen[1+k] = m.merge(s, &m.tower.deepstack[k], s.Add(x, r), in.back)
 			}
 		}
-		s.Move(outer, seen.Deepstack...)
-		return m.merge(s, &m.tower.merger, s.Add(x, r), in.back)
+		seen[0] = m.merge(s, &m.tower.merger, s.Add(x, r), in.back)
+		s.Move(outer, seen...)
+		return torch.Tensor{}
 	})
 	return seen, nil
 }

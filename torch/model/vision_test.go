@@ -28,12 +28,12 @@ func TestVisionEqualsTransformers(t *testing.T) {
 			f.t = t
 			do(t, func(s *torch.Scope) {
 				seen := see(t, s, load(t, s, f.path, torch.Float32), f.pictures()...)
-				near(t, "embeddings", f.floats("vision.embeds"), torch.Values[float32](seen.Embeds), 5e-5)
-				for i, x := range seen.Deepstack {
+				near(t, "embeddings", f.floats("vision.embeds"), torch.Values[float32](seen[0]), 5e-5)
+				for i, x := range seen[1:] {
 					near(t, "deepstack", f.floats(fmt.Sprintf("vision.deepstack.%d", i)), torch.Values[float32](x), 5e-5)
 				}
-				if _, more := f.file.Lookup(fmt.Sprintf("vision.deepstack.%d", len(seen.Deepstack))); more {
-					t.Errorf("%d deepstack features, the reference has more", len(seen.Deepstack))
+				if _, more := f.file.Lookup(fmt.Sprintf("vision.deepstack.%d", len(seen)-1)); more {
+					t.Errorf("%d deepstack features, the reference has more", len(seen)-1)
 				}
 			})
 		})
@@ -50,10 +50,9 @@ func TestAnImagesEmbeddingsDoNotDependOnOthers(t *testing.T) {
 					all := see(t, s, m, ps...)
 					for _, p := range ps {
 						alone := see(t, s, m, p)
-						n := alone.Embeds.Dim(0)
-						for i, x := range append([]torch.Tensor{alone.Embeds}, alone.Deepstack...) {
-							y := append([]torch.Tensor{all.Embeds}, all.Deepstack...)[i]
-							if diff := cmp.Diff(torch.Values[float32](x), torch.Values[float32](s.Narrow(y, 0, at, n))); diff != "" {
+						n := alone[0].Dim(0)
+						for i, x := range alone {
+							if diff := cmp.Diff(torch.Values[float32](x), torch.Values[float32](s.Narrow(all[i], 0, at, n))); diff != "" {
 								t.Errorf("%s, %v: image of %v: %s", f.path, d, p.grid, diff)
 							}
 						}
@@ -151,6 +150,7 @@ func TestImagesThatDoNotFitAreErrorsThatNameTheFault(t *testing.T) {
 			}{
 				{func(b *Batch) {}, []Seen{six}, ""},
 				{func(b *Batch) {}, nil, "row 2 takes image embedding 0, but 6 rows of images have 0 embeddings"},
+				{func(b *Batch) {}, []Seen{{}}, "what was seen is 0 tensors"},
 				{func(b *Batch) {}, []Seen{six, six}, "6 rows of images take 6 of their 12 embeddings"},
 				{func(b *Batch) { b.Images = b.Images[:5] }, []Seen{six}, "5 rows of images take 5 of their 6 embeddings"},
 				{func(b *Batch) { b.Images[5].Feature = 6 }, []Seen{six}, "row 7 takes image embedding 6, but 6 rows of images have 6 embeddings"},
