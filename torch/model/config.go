@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
+	"strings"
 )
 
 // Config is the shape of a decoder. It is what differs between families: the decoder itself is one. Fields with a key are those of
@@ -116,11 +118,13 @@ func parse(file map[string]json.RawMessage) (Config, error) {
 	if err := json.Unmarshal(file["model_type"], &name); err != nil {
 		return Config{}, fmt.Errorf("model_type must be a string: %w", err)
 	}
-	f, err := findFamily(name)
-	if err != nil {
-		return Config{}, err
+	f, ok := families[name]
+	if !ok {
+		known := strings.Join(slices.Sorted(maps.Keys(families)), ", ")
+		return Config{}, fmt.Errorf("model_type %.200q is not supported; known: %s", name, known)
 	}
 	if _, ok := visionKinds[name]; ok {
+		var err error
 		if file, err = flatten(file); err != nil {
 			return Config{}, err
 		}

@@ -3,9 +3,6 @@ package model
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 )
 
 // Arch is what a family's decoder has that not every decoder has; the rest of the differences are numbers in its config.json.
@@ -43,13 +40,10 @@ var families = map[string]family{
 	"mistral": {Arch{Class: "MistralForCausalLM"}, false, `"vocab_size":32000,"hidden_size":4096,"intermediate_size":14336,
 		"num_hidden_layers":32,"num_attention_heads":32,"num_key_value_heads":8,"max_position_embeddings":131072,
 		"sliding_window":4096,"eos_token_id":2`},
-	"qwen2": {Arch{Class: "Qwen2ForCausalLM"}, true, `"vocab_size":151936,"hidden_size":4096,"intermediate_size":22016,
-		"num_hidden_layers":32,"num_attention_heads":32,"num_key_value_heads":32,"max_position_embeddings":32768,
+	"qwen2": {Arch{Class: "Qwen2ForCausalLM"}, true, qwen + `"use_sliding_window":false,"sliding_window":4096,"max_window_layers":28,
+		"layer_types":null`},
+	"qwen3": {Arch{Class: "Qwen3ForCausalLM", QKNorm: "head"}, false, qwen + `"head_dim":128,"attention_bias":false,
 		"use_sliding_window":false,"sliding_window":4096,"max_window_layers":28,"layer_types":null`},
-	"qwen3": {Arch{Class: "Qwen3ForCausalLM", QKNorm: "head"}, false, `"vocab_size":151936,"hidden_size":4096,
-		"intermediate_size":22016,"num_hidden_layers":32,"num_attention_heads":32,"num_key_value_heads":32,"head_dim":128,
-		"max_position_embeddings":32768,"attention_bias":false,"use_sliding_window":false,"sliding_window":4096,
-		"max_window_layers":28,"layer_types":null`},
 	"qwen3_moe": {Arch{Class: "Qwen3MoeForCausalLM", QKNorm: "head", RoundGates: true, Sparse: mlpExperts}, false,
 		`"vocab_size":151936,"hidden_size":2048,"intermediate_size":6144,"num_hidden_layers":24,"num_attention_heads":32,
 		"num_key_value_heads":4,"max_position_embeddings":32768,"attention_bias":false,"use_sliding_window":false,
@@ -73,13 +67,15 @@ var families = map[string]family{
 		"intermediate_size":29568,"num_hidden_layers":80,"num_attention_heads":64,"num_key_value_heads":8,"rms_norm_eps":1e-5,
 		"max_position_embeddings":32768,"rope_theta":1e6,"use_sliding_window":false,"sliding_window":4096,"max_window_layers":80,
 		"layer_types":null,"eos_token_id":151645,` + images},
-	"qwen3_vl": {Arch{Class: "Qwen3VLForConditionalGeneration", QKNorm: "head"}, false, `"vocab_size":151936,"hidden_size":4096,
-		"intermediate_size":22016,"num_hidden_layers":32,"num_attention_heads":32,"num_key_value_heads":32,"head_dim":128,
+	"qwen3_vl": {Arch{Class: "Qwen3VLForConditionalGeneration", QKNorm: "head"}, false, qwen + `"head_dim":128,
 		"max_position_embeddings":128000,"rope_theta":5e5,"attention_bias":false,` + images},
 }
 
 const images = `"vision_config":{},"image_token_id":151655,"video_token_id":151656,"vision_start_token_id":151652,
 	"vision_end_token_id":151653`
+
+const qwen = `"vocab_size":151936,"hidden_size":4096,"intermediate_size":22016,"num_hidden_layers":32,"num_attention_heads":32,
+	"num_key_value_heads":32,"max_position_embeddings":32768,`
 
 const gemma = `"hidden_size":2304,"intermediate_size":9216,"num_hidden_layers":26,"num_attention_heads":8,"num_key_value_heads":4,
 	"head_dim":256,"hidden_act":null,"hidden_activation":"gelu_pytorch_tanh","tie_word_embeddings":true,"attention_bias":false,
@@ -96,14 +92,4 @@ func (f family) keys() map[string]json.RawMessage {
 		panic(fmt.Sprintf("model: the defaults of %s: %v", f.Class, err))
 	}
 	return keys
-}
-
-// findFamily is the table's row for a model_type.
-func findFamily(name string) (family, error) {
-	f, ok := families[name]
-	if !ok {
-		known := strings.Join(slices.Sorted(maps.Keys(families)), ", ")
-		return f, fmt.Errorf("model_type %.200q is not supported; known: %s", name, known)
-	}
-	return f, nil
 }

@@ -14,24 +14,15 @@ import (
 	"strings"
 
 	"github.com/molt-go/molt/torch"
-	"github.com/molt-go/molt/torch/model/gguf"
 )
 
 // Load reads a model into s, in dtype d: path is a Hugging Face folder (config.json and safetensors) or a .gguf file.
 // A missing, extra or misshapen tensor is an error that lists all of them. A million weights or so are converted at a time, and the
 // file's pages are let go behind them.
 func Load(s *torch.Scope, path string, d torch.DType) (*Model, error) {
-	folder, err := isFolder(path)
-	if err != nil {
-		return nil, err
-	}
-	open := openGGUF
-	if folder {
-		open = openFolder
-	}
 	w, err := open(path)
 	if err != nil {
-		return nil, fmt.Errorf("model %s: %w", path, err)
+		return nil, err
 	}
 	defer w.Close()
 	if err := w.room(); err != nil {
@@ -46,27 +37,27 @@ func Load(s *torch.Scope, path string, d torch.DType) (*Model, error) {
 
 // PeekConfig reads the shape of the model at path without its weights.
 func PeekConfig(path string) (Config, error) {
-	folder, err := isFolder(path)
+	w, err := open(path)
 	if err != nil {
 		return Config{}, err
 	}
-	if folder {
-		return ReadConfig(filepath.Join(path, "config.json"))
-	}
-	f, err := gguf.Open(path)
-	if err != nil {
-		return Config{}, err
-	}
-	defer f.Close()
-	return ggufConfig(f)
+	return w.Config, w.Close()
 }
 
-func isFolder(path string) (bool, error) {
+func open(path string) (w *weights, err error) {
 	info, err := os.Stat(path)
-	if err != nil {
-		return false, fmt.Errorf("model: %w; the model must be a folder with config.json or a .gguf file", err)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("model: %w; the model must be a folder with config.json or a .gguf file", err)
+	case info.IsDir():
+		w, err = openFolder(path)
+	default:
+		w, err = openGGUF(path)
 	}
-	return info.IsDir(), nil
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %w", path, err)
+	}
+	return w, nil
 }
 
 // weights are the tensors of an open file.

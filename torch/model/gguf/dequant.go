@@ -29,9 +29,9 @@ type format struct {
 }
 
 var formats = map[Type]format{
-	F32:  {"F32", 1, 4, decodeF32},
-	F16:  {"F16", 1, 2, decodeF16},
-	BF16: {"BF16", 1, 2, decodeBF16},
+	F32:  {"F32", 1, 4, each(4, float)},
+	F16:  {"F16", 1, 2, each(2, half)},
+	BF16: {"BF16", 1, 2, each(2, brain)},
 	Q4_0: {"Q4_0", 32, 2 + 16, decodeQ4_0},
 	Q4_1: {"Q4_1", 32, 2 + 2 + 16, decodeQ4_1},
 	Q5_0: {"Q5_0", 32, 2 + 4 + 16, decodeQ5_0},
@@ -94,10 +94,6 @@ func (f format) decode(dst []float32, src []byte) {
 	}
 }
 
-func decodeF32(dst []float32, b []byte)  { each(dst, b, 4, float) }
-func decodeF16(dst []float32, b []byte)  { each(dst, b, 2, half) }
-func decodeBF16(dst []float32, b []byte) { each(dst, b, 2, brain) }
-
 func float(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }
 func half(b []byte) float32  { return halfFloat(binary.LittleEndian.Uint16(b)) }
 func brain(b []byte) float32 {
@@ -112,9 +108,12 @@ func halfFloat(h uint16) float32 {
 	return math.Float32frombits(bits) * 0x1p112 // the difference of the exponents' biases; exact, subnormals too
 }
 
-func each(dst []float32, b []byte, size int, value func([]byte) float32) {
-	for i := range dst {
-		dst[i] = value(b[size*i:])
+// each decodes any number of values of so many bytes.
+func each(size int, value func([]byte) float32) func(dst []float32, b []byte) {
+	return func(dst []float32, b []byte) {
+		for i := range dst {
+			dst[i] = value(b[size*i:])
+		}
 	}
 }
 
