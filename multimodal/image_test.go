@@ -1,6 +1,7 @@
 package multimodal
 
 import (
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -25,12 +26,18 @@ func values[T any](t *testing.T, f *torch.SafeTensors, name string) []T {
 	return v
 }
 
-func TestImagesEqualTransformers(t *testing.T) {
+// processors are the image processors of the reference.
+func processors(t *testing.T) []string {
+	t.Helper()
 	files, _ := filepath.Glob(filepath.Join("..", "testdata", "reference", "models", "*", "preprocessor.json"))
 	if len(files) == 0 {
 		t.Fatal("no models with images in the reference")
 	}
-	for _, f := range files {
+	return files
+}
+
+func TestImagesEqualTransformers(t *testing.T) {
+	for _, f := range processors(t) {
 		dir := filepath.Dir(f)
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			var cases struct {
@@ -181,6 +188,25 @@ func TestWrongImageProcessorsAreErrors(t *testing.T) {
 	} {
 		if _, err := processorIn(t, files); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want an error that names %q", err, want)
+		}
+	}
+}
+
+func TestACheckpointTakesImagesAsItsModelDoes(t *testing.T) {
+	for _, f := range processors(t) {
+		dir, saved := filepath.Dir(f), t.TempDir()
+		want, err := OpenImageProcessor(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := os.ReadFile(filepath.Join(dir, "config.json")) // which a checkpoint has from its model
+		err = errors.Join(err, os.WriteFile(filepath.Join(saved, "config.json"), config, 0o644), SaveText(dir, saved))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := OpenImageProcessor(saved)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(err, diff)
 		}
 	}
 }

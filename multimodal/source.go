@@ -51,12 +51,12 @@ func folder(dir string) source {
 	}
 }
 
-// SaveText puts the tokenizer and the chat template of the model at path, a Hugging Face folder or a .gguf file, into dir, as
-// such a folder has them, so that a checkpoint can be opened by itself.
+// SaveText puts the tokenizer, the chat template and the image processor of the model at path, a Hugging Face folder or a .gguf file,
+// into dir, as such a folder has them, so that a checkpoint can be opened by itself.
 func SaveText(path, dir string) error {
 	s, err := openSource(path)
 	for _, name := range []string{"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json",
-		"special_tokens_map.json"} {
+		"special_tokens_map.json", "preprocessor.json", "preprocessor_config.json", "processor_config.json"} {
 		if err != nil {
 			break
 		}
