@@ -93,7 +93,7 @@ type drawn struct {
 // draw samples the next token of each sequence from the hidden states h [rows, hidden].
 func (w *worker) draw(s *torch.Scope, h torch.Tensor, draws []draw) []drawn {
 	n := len(draws)
-	rows := make([]int32, max(8, (n+3)/4*4)) // a row's logits then do not depend on the others
+	rows := make([]int32, model.Padded(n))
 	invT, u := make([]float32, n), make([]float64, n)
 	for i, d := range draws {
 		rows[i] = d.row

@@ -70,10 +70,10 @@ func (b *Batch) AddPadded(ids []int32, mask []bool) (rows []int32) {
 	return rows
 }
 
-// Pad adds rows that see nothing until the number of rows is a multiple of 4, at least 8: then a row's float32 products do not
-// depend on the other rows. trash is the slot that padding rows write to, with a cache.
+// Pad adds rows that see nothing until there are as many as [Padded] says: then a row does not depend on the others. trash is the slot
+// that padding rows write to, with a cache.
 func (b *Batch) Pad(trash int64) {
-	n := whole(b.Len()) - b.Len()
+	n := Padded(b.Len()) - b.Len()
 	if len(b.Seqs) == 0 {
 		b.AddSequence(nil)
 	}
@@ -88,8 +88,9 @@ func (b *Batch) Pad(trash int64) {
 	}
 }
 
-// whole is the number of rows that n are padded to.
-func whole(n int) int { return max(8, (n+3)/4*4) }
+// Padded is the number of rows that n are padded to wherever products of theirs must not depend on how many they are: a multiple of 4,
+// at least 8.
+func Padded(n int) int { return max(8, (n+3)/4*4) }
 
 // check finds what would make a kernel read outside its arguments: slots is the number of key rows, vocab that of ids.
 func (b *Batch) check(slots, vocab int) error {

@@ -235,7 +235,7 @@ func (m *Model) normQKV(s *torch.Scope, l *layer, qkv torch.Tensor) torch.Tensor
 }
 
 // Logits are those of hidden states h [N, hidden]: [N, vocab], in float32 where the model caps them; then they have no gradient. N
-// should be a multiple of 4, at least 8, where bits must agree with [Model.LogP].
+// should be [Padded] where bits must agree with [Model.LogP].
 func (m *Model) Logits(s *torch.Scope, h torch.Tensor) torch.Tensor {
 	logits := s.Linear(h, m.head, torch.Tensor{})
 	if m.LogitCap > 0 {

@@ -84,7 +84,7 @@ func dispatch(chosen []int64, real []bool, experts int) shares {
 		for _, p := range places {
 			d.from, d.to, d.gates = append(d.from, p/int64(k)), append(d.to, p/int64(k)), append(d.gates, p)
 		}
-		n := whole(len(places))
+		n := Padded(len(places))
 		for range n - len(places) {
 			d.from, d.to, d.gates = append(d.from, 0), append(d.to, int64(len(real))), append(d.gates, 0)
 		}
