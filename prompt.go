@@ -10,6 +10,7 @@ import (
 
 	"github.com/molt-go/molt/multimodal"
 	"github.com/molt-go/molt/rollout"
+	"github.com/molt-go/molt/torch/model"
 	"github.com/molt-go/molt/trainer"
 )
 
@@ -21,13 +22,18 @@ type textSide struct {
 	noTok, noChat, noImages error // why there is none
 }
 
-func openText(path string) (t textSide) {
+// openText reads the files of the model at path; v is its vision tower, nil for none.
+func openText(path string, v *model.Vision) (t textSide) {
 	if t.chat, t.noChat = multimodal.OpenChat(path); t.noChat == nil {
 		t.tok = t.chat.Tokenizer()
 	} else {
 		t.tok, t.noTok = multimodal.OpenTokenizer(path)
 	}
 	t.images, t.noImages = multimodal.OpenImageProcessor(path)
+	if p := t.images; p != nil && v != nil && [3]int{p.Patch, p.Frames, p.Merge} != [3]int{v.Patch, v.Frames, v.Merge} {
+		t.images, t.noImages = nil, fmt.Errorf("model %s: its images have other patches than its vision tower: %d pixels and %d, %d frames "+
+			"and %d, merged by %d and %d", path, p.Patch, v.Patch, p.Frames, v.Frames, p.Merge, v.Merge)
+	}
 	return t
 }
 

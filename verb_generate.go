@@ -34,7 +34,7 @@ func generateVerb(ctx context.Context, o options, serve server) error {
 	if err != nil {
 		return err
 	}
-	text := openText(o.model)
+	text := openText(o.model, shape.Vision)
 	if text.noTok != nil && !errors.Is(text.noTok, fs.ErrNotExist) {
 		return text.noTok
 	}

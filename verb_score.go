@@ -48,7 +48,7 @@ func scoreVerb(ctx context.Context, o options, serve server) error {
 		return err
 	}
 	o.top = min(o.top, shape.Vocab)
-	text, c := openText(o.model), &scorer{options: o, jobs: make(chan *job)}
+	text, c := openText(o.model, shape.Vision), &scorer{options: o, jobs: make(chan *job)}
 	return together(ctx, c.run, func(ctx context.Context) error {
 		return serve(ctx, maxParallel, func(ctx context.Context, line []byte) (any, error) {
 			var p prompt

@@ -13,7 +13,7 @@ exactly one beginning-of-sequence token in front where the tokenizer adds one or
 generates from. spans are the tokens from..to-1 of the assistant's replies; null where the template does not show their ends.`
 
 func tokensVerb(ctx context.Context, o options, serve server) error {
-	t := openText(o.model)
+	t := openText(o.model, nil)
 	if t.noTok != nil {
 		return t.noTok
 	}

@@ -355,6 +355,13 @@ func TestImagesOfMessagesFillThePlaceholders(t *testing.T) {
 				}
 			}
 		}
+		if err := os.WriteFile(filepath.Join(dir, "preprocessor.json"), []byte(`{"patch_size":5}`), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		got := ask(t, "score", dir, 1, []string{`{"ids":[0]}`, line(object{"ids": ids, "images": images})})
+		if want := "other patches than its vision tower: 5 pixels"; got[0].Entropy == nil || !strings.Contains(got[1].Error, want) {
+			t.Errorf("%+v, want an error with %q", got[1], want)
+		}
 	})
 	if seen == 0 {
 		t.Error("no model saw two images in a row")

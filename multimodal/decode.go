@@ -49,34 +49,68 @@ func decodeImage(data []byte) (raster, error) {
 	if err != nil {
 		return raster{}, err
 	}
-	_, indexed := decoded.(*image.Paletted) // a GIF's frame may be a part of its screen
+	frame, indexed := decoded.(*image.Paletted) // a GIF's frame may be a part of its screen
 	if b := decoded.Bounds(); !indexed && b != image.Rect(0, 0, size.Width, size.Height) {
 		return raster{}, fmt.Errorf("its frame %v is not its size, %d×%d", b, size.Width, size.Height)
 	}
 	m := raster{make([]uint8, 3*size.Width*size.Height), size.Width, size.Height}
 	switch d := decoded.(type) {
 	case *image.NRGBA:
-		m.copy(d.Pix, d.Stride)
+		m.copy(d.Pix, d.Stride, size.ColorModel != color.NRGBAModel)
 	case *image.RGBA: // opaque, from these decoders
-		m.copy(d.Pix, d.Stride)
+		m.copy(d.Pix, d.Stride, false)
 	case *image.YCbCr:
 		m.convert(d, format == "webp")
 	case *image.NYCbCrA:
 		m.convert(&d.YCbCr, format == "webp")
 	default:
+		keyed := indexed && keyed(frame.Palette)
 		for i := range size.Width * size.Height {
-			c := color.NRGBAModel.Convert(decoded.At(i%size.Width, i/size.Width)).(color.NRGBA)
-			m.pix[3*i], m.pix[3*i+1], m.pix[3*i+2] = c.R, c.G, c.B
+			switch c := decoded.At(i%size.Width, i/size.Width).(type) {
+			case color.Gray16: // Pillow clips them, but takes the upper half of other 16 bits
+				v := uint8(min(c.Y, 255))
+				m.set(i, v, v, v)
+			case color.NRGBA64:
+				m.set(i, uint8(c.R>>8), uint8(c.G>>8), uint8(c.B>>8))
+			default:
+				if c := color.NRGBAModel.Convert(c).(color.NRGBA); keyed && c.A == 0 {
+					m.set(i, 255, 255, 255)
+				} else {
+					m.set(i, c.R, c.G, c.B)
+				}
+			}
 		}
+	}
+	if i := bytes.LastIndex(data, []byte("EXIF")); format == "webp" && i >= 0 && i+8 < len(data) { // a chunk, of a size
+		data = append([]byte("eXIf"), data[i+8:]...)
 	}
 	return m.upright(orientation(data)), nil
 }
 
-// copy takes the colours of pixels of four bytes.
-func (m raster) copy(pix []uint8, stride int) {
-	for y := range m.height {
-		for x := range m.width {
-			copy(m.pix[3*(y*m.width+x):][:3], pix[y*stride+4*x:])
+func (m raster) set(i int, r, g, b uint8) { m.pix[3*i], m.pix[3*i+1], m.pix[3*i+2] = r, g, b }
+
+// keyed tells whether one colour of a palette is transparent and all others are opaque.
+func keyed(palette color.Palette) bool {
+	clear := 0
+	for _, c := range palette {
+		switch _, _, _, a := c.RGBA(); a {
+		case 0:
+			clear++
+		case 0xFFFF:
+		default:
+			return false
+		}
+	}
+	return clear == 1
+}
+
+// copy takes the colours of pixels of four bytes, white for those that are transparent where one colour stands for that.
+func (m raster) copy(pix []uint8, stride int, keyed bool) {
+	for i := range m.width * m.height {
+		if p := pix[i/m.width*stride+i%m.width*4:]; keyed && p[3] == 0 {
+			m.set(i, 255, 255, 255)
+		} else {
+			m.set(i, p[0], p[1], p[2])
 		}
 	}
 }

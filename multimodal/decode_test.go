@@ -38,7 +38,8 @@ func encodeJPEG(t testing.TB, m image.Image) []byte {
 	return b.Bytes()
 }
 
-// Colours become RGB as Pillow converts them: grey three times, those of a palette looked up, transparency dropped, not blended.
+// Colours become RGB as Pillow and transformers convert them: grey three times, those of a palette looked up, an alpha channel dropped,
+// not blended, and white what a transparent colour marks.
 func TestPixelsOfEveryKindBecomeRGB(t *testing.T) {
 	box := image.Rect(0, 0, 2, 1)
 	palette := color.Palette{color.NRGBA{10, 20, 30, 255}, color.NRGBA{200, 100, 50, 0}}
@@ -50,7 +51,12 @@ func TestPixelsOfEveryKindBecomeRGB(t *testing.T) {
 	}
 	opaque := &image.RGBA{Pix: []uint8{1, 2, 3, 255, 4, 5, 6, 255}, Stride: 8, Rect: box}
 	clear := &image.NRGBA{Pix: []uint8{1, 2, 3, 0, 4, 5, 6, 128}, Stride: 8, Rect: box}
-	wide := &image.Gray16{Pix: []uint8{0x12, 0xFF, 0xAB, 0x00}, Stride: 4, Rect: box}
+	wide := &image.Gray16{Pix: []uint8{0x00, 0x12, 0xAB, 0x00}, Stride: 4, Rect: box}
+	deep := &image.NRGBA64{Pix: []uint8{0xAB, 1, 0xCD, 2, 0xEF, 3, 0, 1, 9, 9, 8, 8, 7, 7, 0xFF, 0xFF}, Stride: 16, Rect: box}
+	shades := image.NewPaletted(box, color.Palette{color.NRGBA{10, 20, 30, 255}, color.NRGBA{200, 100, 50, 0}, color.NRGBA{9, 9, 9, 99}})
+	shades.Pix[0] = 1
+	marked := binary.BigEndian.AppendUint32([]byte("tRNS\x00\x01\x00\x02\x00\x03"), crc32.ChecksumIEEE([]byte("tRNS\x00\x01\x00\x02\x00\x03")))
+	plain := encodePNG(t, opaque) // whose header is 33 bytes
 	for name, tc := range map[string]struct {
 		file []byte
 		want []uint8
@@ -58,9 +64,12 @@ func TestPixelsOfEveryKindBecomeRGB(t *testing.T) {
 		"opaque":      {encodePNG(t, opaque), []uint8{1, 2, 3, 4, 5, 6}},
 		"transparent": {encodePNG(t, clear), []uint8{1, 2, 3, 4, 5, 6}},
 		"grey":        {encodePNG(t, &image.Gray{Pix: []uint8{7, 250}, Stride: 2, Rect: box}), []uint8{7, 7, 7, 250, 250, 250}},
-		"palette":     {encodePNG(t, frame), []uint8{200, 100, 50, 10, 20, 30}},
-		"first frame": {moving.Bytes(), []uint8{0, 0, 0, 10, 20, 30}}, // GIF keeps no colour of what is transparent
-		"16 bits":     {encodePNG(t, wide), []uint8{18, 18, 18, 171, 171, 171}},
+		"marked":      {slices.Concat(plain[:33], []byte{0, 0, 0, 6}, marked, plain[33:]), []uint8{255, 255, 255, 4, 5, 6}},
+		"palette":     {encodePNG(t, frame), []uint8{255, 255, 255, 10, 20, 30}},
+		"shades":      {encodePNG(t, shades), []uint8{200, 100, 50, 10, 20, 30}},
+		"first frame": {moving.Bytes(), []uint8{255, 255, 255, 10, 20, 30}},
+		"16 bits":     {encodePNG(t, wide), []uint8{18, 18, 18, 255, 255, 255}}, // clipped, as Pillow does
+		"deep":        {encodePNG(t, deep), []uint8{0xAB, 0xCD, 0xEF, 9, 8, 7}},
 	} {
 		m, err := decodeImage(tc.file)
 		if err != nil || m.width != 2 || m.height != 1 || !slices.Equal(m.pix, tc.want) {
@@ -130,6 +139,14 @@ func TestImagesStandUpright(t *testing.T) {
 				t.Errorf("orientation %d: %d×%d, the %s corner is light: %t", orientation, m.width, m.height, corner, light)
 			}
 		}
+	}
+	webp, err := base64.StdEncoding.DecodeString("UklGRh4AAABXRUJQVlA4TBEAAAAvAQAAAAdQhCb0oP+BiOh/AAA=")
+	if err != nil {
+		t.Fatal(err)
+	}
+	webp = append(webp, exif(binary.LittleEndian, "EXIF\x1A\x00\x00\x00II*\x00", 6)...)
+	if m, err := decodeImage(webp); err != nil || m.width != 1 || m.height != 2 {
+		t.Errorf("a WebP of 2×1 pixels on its side: %+v, %v", m, err)
 	}
 	for _, damaged := range []string{"Exif\x00\x00II*\x00", "Exif\x00\x00II*\x00\xFF\xFF\xFF\xFF", "eXIfMM\x00*\x00\x00\x00\x08\xFF\xFF"} {
 		if got := orientation([]byte(damaged)); got != 1 {

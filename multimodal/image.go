@@ -96,7 +96,7 @@ func (h *hfProcessor) check() error {
 }
 
 // Open reads images, each a PNG, JPEG, GIF, WebP or BMP file or a data: URL of one. As transformers does, it takes the first frame,
-// upright as the EXIF data of a JPEG or PNG says, and leaves transparency out.
+// upright as its EXIF data say, leaves an alpha channel out, and makes white what one transparent colour marks.
 func (p *ImageProcessor) Open(sources ...string) ([]Image, error) {
 	images := make([]Image, len(sources))
 	for i, source := range sources {
