@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"slices"
@@ -87,22 +86,23 @@ func (l *idList) UnmarshalJSON(b []byte) error {
 }
 
 // ReadConfig reads a Hugging Face config.json, in the key style of transformers 4 or 5. Absent keys mean what they mean there.
-func ReadConfig(path string) (Config, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return Config{}, fmt.Errorf("model: %w", err)
-	}
-	defer f.Close()
+func ReadConfig(path string) (c Config, err error) {
 	const limit = 16 << 20
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && len(data) > limit {
+	var data []byte
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+	case !info.Mode().IsRegular(): // a pipe would block
+		err = errors.New("not a file")
+	case info.Size() > limit:
 		err = fmt.Errorf("larger than %d MiB", limit>>20)
+	default:
+		data, err = os.ReadFile(path)
 	}
 	var file map[string]json.RawMessage
 	if err == nil {
 		err = json.Unmarshal(data, &file)
 	}
-	var c Config
 	if err == nil {
 		c, err = parse(file)
 	}

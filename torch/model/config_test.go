@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	. "github.com/molt-go/molt/torch/model"
+	"golang.org/x/sys/unix"
 )
 
 // readConfig reads text as a config.json.
@@ -185,5 +186,12 @@ func TestABadConfigIsAnErrorThatNamesTheFault(t *testing.T) {
 		if _, err := readConfig(t, c.text); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.80s: %v, want %q", c.text, err, c.want)
 		}
+	}
+	pipe := filepath.Join(t.TempDir(), "config.json")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadConfig(pipe); err == nil || !strings.Contains(err.Error(), "not a file") {
+		t.Error(err)
 	}
 }

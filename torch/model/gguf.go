@@ -1,6 +1,8 @@
 package model
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -26,8 +28,7 @@ func openGGUF(path string) (*weights, error) {
 	}
 	c, err := ggufConfig(f)
 	if err != nil {
-		f.Close()
-		return nil, err
+		return nil, errors.Join(fmt.Errorf("model %s: %w", path, err), f.Close())
 	}
 	w := &weights{Config: c, Closer: f, shapes: map[string][]int{}}
 	for _, t := range f.Tensors {

@@ -44,20 +44,15 @@ func PeekConfig(path string) (Config, error) {
 	return w.Config, w.Close()
 }
 
-func open(path string) (w *weights, err error) {
+func open(path string) (*weights, error) {
 	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("model: %w; the model must be a folder with config.json or a .gguf file", err)
-	case info.IsDir():
-		w, err = openFolder(path)
-	default:
-		w, err = openGGUF(path)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("model %s: %w", path, err)
+		return nil, fmt.Errorf("model: %w; the model must be a folder with config.json or a .gguf file", err)
 	}
-	return w, nil
+	if info.IsDir() {
+		return openFolder(path)
+	}
+	return openGGUF(path)
 }
 
 // weights are the tensors of an open file.
@@ -155,7 +150,8 @@ func openFolder(dir string) (*weights, error) {
 	}
 	if head, ok := f.Lookup("lm_head.weight"); ok && c.Tied {
 		if embed, _ := f.Lookup(names["model.embed_tokens.weight"]); head.DType != embed.DType || !bytes.Equal(head.Data, embed.Data) {
-			return nil, errors.Join(errors.New("lm_head.weight is not the embedding, but tie_word_embeddings is set"), f.Close())
+			err := fmt.Errorf("model %s: lm_head.weight is not the embedding, but tie_word_embeddings is set", dir)
+			return nil, errors.Join(err, f.Close())
 		}
 		delete(w.shapes, "lm_head.weight")
 	}

@@ -70,7 +70,7 @@ func (f *File) Dequantize(t TensorInfo, at int, dst []float32) error {
 	case err != nil:
 		return fmt.Errorf("gguf: %w", err)
 	case at < 0 || len(dst) > t.Len()-at || at%format.elems != 0 || len(dst)%format.elems != 0:
-		return fmt.Errorf("gguf: %d values from %d on are no blocks of tensor %.200q, %v of shape %v", len(dst), at, t.Name, t.Type, t.Shape)
+		return fmt.Errorf("gguf: %d values from %d on are no blocks of tensor %.200q, %v of %v", len(dst), at, t.Name, t.Type, t.Shape)
 	case t.size != t.Len()/format.elems*format.size || t.offset+t.size > len(f.data):
 		return fmt.Errorf("gguf: tensor %.200q is not of this file", t.Name)
 	}

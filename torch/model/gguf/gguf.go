@@ -48,7 +48,7 @@ func (t TensorInfo) Len() int {
 // Open maps the file and reads its header. Everything the header claims is checked against the size of the file here,
 // so that a damaged file is an error of Open, in time and memory proportional to the size of its header.
 func Open(path string) (*File, error) {
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe must not block
 	if err != nil {
 		return nil, fmt.Errorf("gguf: %w", err)
 	}

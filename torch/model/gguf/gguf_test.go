@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 const metaInt8, metaUint32, metaInt32, metaUint64 = 1, 4, 5, 10
@@ -150,7 +151,11 @@ func TestOpenRefusesWhatIsNoFileOfItsKind(t *testing.T) {
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{dir, empty, filepath.Join(dir, "none.gguf")} {
+	pipe := filepath.Join(dir, "pipe.gguf")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{dir, empty, pipe, filepath.Join(dir, "none.gguf")} {
 		if _, err := Open(path); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v", path, err)
 		}
