@@ -152,7 +152,8 @@ func (b *Batch) checkImages(token int32, features int, complete bool) error {
 type input struct {
 	ids, seqs, ranges, slots torch.Tensor
 	all, local               view
-	real                     []bool       // rows that are not padding
+	real                     []bool // rows that are not padding
+	numReal                  int
 	mask                     torch.Tensor // the same as 0 and 1, [1, N]; without a cache only
 	routing                  *Routing
 	imageRows, features      torch.Tensor // rows that stand for images, and which of their embeddings they take
@@ -178,6 +179,7 @@ func (m *Model) input(s *torch.Scope, b *Batch) input {
 	for i := range in.real {
 		if in.real[i] = b.Rows[3*i+1] < b.Rows[3*i+2]; in.real[i] {
 			mask[i] = 1
+			in.numReal++
 		}
 	}
 	if b.Slots != nil {

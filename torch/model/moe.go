@@ -96,13 +96,7 @@ func dispatch(chosen []int64, real []bool, experts int) shares {
 // balance is the load-balancing loss of load, summed over all sparse layers: experts × Σ share of choices × mean probability, as
 // transformers has it. The choices have no gradient.
 func (m *Model) balance(s *torch.Scope, load torch.Tensor, in input) torch.Tensor {
-	rows := 0
-	for _, real := range in.real {
-		if real {
-			rows++
-		}
-	}
-	n := float64(max(rows, 1) * m.MoE.before(m.Layers))
+	n := float64(max(in.numReal, 1) * m.MoE.before(m.Layers))
 	chosen, probs := s.Detach(s.Narrow(load, 0, 0, 1)), s.Narrow(load, 0, 1, 1)
 	return s.MulScalar(s.Sum(s.Mul(chosen, probs)), float64(m.MoE.Experts)/n/n)
 }
