@@ -3,6 +3,7 @@ package model
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -48,17 +49,16 @@ func (c Config) hf(d torch.DType) map[string]any {
 	if c.GELU {
 		act = "gelu_pytorch_tanh"
 	}
-	given := map[string]any{
-		"model_type": c.Family, "vocab_size": c.Vocab, "hidden_size": c.Width, "intermediate_size": c.Inner,
-		"num_hidden_layers": c.Layers, "num_attention_heads": c.Heads, "num_key_value_heads": c.KVHeads, "head_dim": c.HeadDim,
-		"max_position_embeddings": c.Context, "rms_norm_eps": real(c.Eps), "hidden_act": act, "hidden_activation": act,
-		"tie_word_embeddings": c.Tied, "attention_bias": c.OutBias, "mlp_bias": c.MLPBias, "query_pre_attn_scalar": c.QueryScalar,
+	given := map[string]any{}
+	text, _ := json.Marshal(c) // numbers, texts and flags, and lists of them
+	_ = json.Unmarshal(text, &given)
+	maps.Copy(given, map[string]any{
+		"hidden_act": act, "hidden_activation": act, "layer_types": types, "mlp_only_layers": dense, "eos_token_id": c.EOS,
+		"sliding_window": orNull(c.Window), "use_sliding_window": c.Window > 0, "rms_norm_eps": real(c.Eps),
 		"clip_qkv": orNull(real(c.ClipQKV)), "attn_logit_softcapping": orNull(real(c.AttnCap)),
-		"final_logit_softcapping": orNull(real(c.LogitCap)), "sliding_window": orNull(c.Window), "use_sliding_window": c.Window > 0,
-		"layer_types": types, "num_local_experts": c.MoE.Experts, "num_experts_per_tok": c.MoE.Chosen, "moe_intermediate_size": c.MoE.Inner,
-		"norm_topk_prob": c.MoE.Normalize, "mlp_only_layers": dense,
-		"rope_theta": real(c.Rope.Theta), "rope_local_base_freq": real(c.LocalRope.Theta), "eos_token_id": c.EOS,
-	}
+		"final_logit_softcapping": orNull(real(c.LogitCap)),
+		"rope_theta":              real(c.Rope.Theta), "rope_local_base_freq": real(c.LocalRope.Theta),
+	})
 	out := map[string]any{"architectures": []string{f.Class}, "torch_dtype": d.String()}
 	for key := range f.keys() {
 		if v, ok := given[key]; ok {
