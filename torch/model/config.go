@@ -108,10 +108,22 @@ func (l *idList) UnmarshalJSON(b []byte) error {
 }
 
 // ReadConfig reads a Hugging Face config.json, in the key style of transformers 4 or 5. Absent keys mean what they mean there.
-func ReadConfig(path string) (Config, error) {
+func ReadConfig(path string) (c Config, err error) {
+	var file map[string]json.RawMessage
+	if err = readJSON(path, &file); err == nil {
+		c, err = parse(file)
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("model: %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// readJSON reads a file of at most 16 MiB.
+func readJSON(path string, into any) error {
 	f, err := os.Open(path)
 	if err != nil {
-		return Config{}, fmt.Errorf("model: %w", err)
+		return err
 	}
 	defer f.Close()
 	const limit = 16 << 20
@@ -119,18 +131,10 @@ func ReadConfig(path string) (Config, error) {
 	if err == nil && len(data) > limit {
 		err = fmt.Errorf("larger than %d MiB", limit>>20)
 	}
-	var file map[string]json.RawMessage
-	if err == nil {
-		err = json.Unmarshal(data, &file)
-	}
-	var c Config
-	if err == nil {
-		c, err = parse(file)
-	}
 	if err != nil {
-		return Config{}, fmt.Errorf("model: %s: %w", path, err)
+		return err
 	}
-	return c, nil
+	return json.Unmarshal(data, into)
 }
 
 // parse reads the keys of a config.json that its family knows.

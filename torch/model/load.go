@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -44,14 +45,22 @@ func Load(s *torch.Scope, path string, d torch.DType) (*Model, error) {
 	return m, nil
 }
 
-// PeekConfig reads the shape of the model at path without its weights.
+// PeekConfig reads the shape of the model at path without its weights, and all ids that end its texts.
 func PeekConfig(path string) (Config, error) {
 	folder, err := isFolder(path)
 	if err != nil {
 		return Config{}, err
 	}
 	if folder {
-		return ReadConfig(filepath.Join(path, "config.json"))
+		c, err := ReadConfig(filepath.Join(path, "config.json"))
+		var more struct {
+			EOS idList `json:"eos_token_id"`
+		}
+		if e := readJSON(filepath.Join(path, "generation_config.json"), &more); e != nil && !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, fmt.Errorf("model %s: generation_config.json: %w", path, e))
+		}
+		c.EOS = slices.Concat(c.EOS, more.EOS)
+		return c, err
 	}
 	f, err := gguf.Open(path)
 	if err != nil {
