@@ -3,6 +3,7 @@ package molt
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -232,6 +233,16 @@ func TestAFolderWithoutATokenizerContinuesIDs(t *testing.T) {
 	if len(got[0].IDs) != 2 || *got[0].Text != "" || !strings.Contains(got[1].Error, "no tokenizer") || !strings.Contains(got[2].Error,
 		"tokenizer.json") {
 		t.Error(got)
+	}
+	dir, end := t.TempDir(), got[0].IDs[0]
+	err := errors.Join(os.CopyFS(dir, os.DirFS(tinyModel)),
+		os.WriteFile(filepath.Join(dir, "generation_config.json"), []byte(fmt.Sprintf(`{"eos_token_id":[0,%d]}`, end)), 0o644))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = ask(t, "generate", dir, 0, []string{`{"ids":[5],"max_tokens":2}`, `{"ids":[5],"max_tokens":2,"ignore_eos":true}`}, "-cache", "16")
+	if len(got[0].IDs) != 1 || got[0].Finish != "stop" || len(got[1].IDs) != 2 || got[1].Finish != "length" {
+		t.Errorf("with %d as an end: %+v", end, got)
 	}
 }
 

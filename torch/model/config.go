@@ -87,29 +87,33 @@ func (l *idList) UnmarshalJSON(b []byte) error {
 
 // ReadConfig reads a Hugging Face config.json, in the key style of transformers 4 or 5. Absent keys mean what they mean there.
 func ReadConfig(path string) (c Config, err error) {
-	const limit = 16 << 20
-	var data []byte
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-	case !info.Mode().IsRegular(): // a pipe would block
-		err = errors.New("not a file")
-	case info.Size() > limit:
-		err = fmt.Errorf("larger than %d MiB", limit>>20)
-	default:
-		data, err = os.ReadFile(path)
-	}
 	var file map[string]json.RawMessage
-	if err == nil {
-		err = json.Unmarshal(data, &file)
-	}
-	if err == nil {
+	if err = readJSON(path, &file); err == nil {
 		c, err = parse(file)
 	}
 	if err != nil {
 		return Config{}, fmt.Errorf("model: %s: %w", path, err)
 	}
 	return c, nil
+}
+
+// readJSON reads a file of at most 16 MiB.
+func readJSON(path string, into any) error {
+	const limit = 16 << 20
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular(): // a pipe would block
+		return errors.New("not a file")
+	case info.Size() > limit:
+		return fmt.Errorf("larger than %d MiB", limit>>20)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, into)
 }
 
 // parse reads the keys of a config.json that its family knows.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -35,12 +36,13 @@ func Load(s *torch.Scope, path string, d torch.DType) (*Model, error) {
 	return m, nil
 }
 
-// PeekConfig reads the shape of the model at path without its weights.
+// PeekConfig reads the shape of the model at path without its weights, and all ids that end its texts.
 func PeekConfig(path string) (Config, error) {
 	w, err := open(path)
 	if err != nil {
 		return Config{}, err
 	}
+	w.EOS = slices.Concat(w.EOS, w.ends)
 	return w.Config, w.Close()
 }
 
@@ -59,6 +61,7 @@ func open(path string) (*weights, error) {
 type weights struct {
 	Config
 	io.Closer
+	ends   idList // by generation_config.json
 	shapes map[string][]int
 	find   func(Param) stored
 	// read fills rows of p with the numbers of a tensor from number at on.
@@ -137,11 +140,17 @@ func openFolder(dir string) (*weights, error) {
 	if err != nil {
 		return nil, err
 	}
+	var more struct {
+		EOS idList `json:"eos_token_id"`
+	}
+	if err := readJSON(filepath.Join(dir, "generation_config.json"), &more); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("model %s: generation_config.json: %w", dir, err)
+	}
 	f, err := torch.OpenSafeTensors(dir)
 	if err != nil {
 		return nil, err
 	}
-	w := &weights{Config: c, Closer: f, shapes: map[string][]int{}}
+	w := &weights{Config: c, Closer: f, ends: more.EOS, shapes: map[string][]int{}}
 	names := map[string]string{}
 	for _, name := range f.Names() {
 		if e, _ := f.Lookup(name); !strings.HasSuffix(name, "rotary_emb.inv_freq") {
