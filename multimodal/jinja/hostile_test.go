@@ -3,6 +3,7 @@ package jinja
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"runtime"
 	"strings"
 	"testing"
@@ -135,13 +136,13 @@ func TestUnsupportedConstructsAreErrorsAtLoadWithTheirLine(t *testing.T) {
 	}
 }
 
-func TestVariablesOfOtherTypesAreErrors(t *testing.T) {
+func TestVariablesThatAreNoJSONAreErrors(t *testing.T) {
 	tmpl, err := Parse("{{ x }}")
 	if err != nil {
 		t.Fatal(err)
 	}
 	deep := json.RawMessage(strings.Repeat("[", 5000) + strings.Repeat("]", 5000))
-	for _, v := range []any{struct{}{}, make(chan int), json.RawMessage("{"), json.RawMessage("1 2"), json.RawMessage(""), deep} {
+	for _, v := range []any{math.NaN(), make(chan int), json.RawMessage("{"), json.RawMessage("1 2"), json.RawMessage(""), deep} {
 		if out, err := tmpl.Render(map[string]any{"x": v}); err == nil {
 			t.Errorf("%T: %q", v, out)
 		}

@@ -14,8 +14,8 @@
 //
 // # Values
 //
-// Variables are nil, bool, int, int64, float64, string, []any, map[string]any (keys sorted, whole floats become integers) or
-// json.RawMessage, whose objects keep the order of their keys: pass messages and tools in that form.
+// Variables are what encoding/json can write; they arrive as that JSON, a whole float as an integer. In a json.RawMessage
+// objects keep the order of their keys and floats are floats: pass messages and tools in that form.
 package jinja
 
 import (
@@ -81,7 +81,7 @@ func (p *position) deeper() func() {
 type Template struct {
 	Now    func() time.Time // what strftime_now shows; time.Now unless set
 	source string
-	body   stmt
+	body   expr
 }
 
 // Parse compiles a template. The error is an *Error.
@@ -103,15 +103,13 @@ func (t *Template) Render(vars map[string]any) (out string, err error) {
 	for name, v := range vars {
 		r.scope.vars[name] = r.convert(v)
 	}
-	return r.capture(func() { t.body(r) }), nil
+	return r.str(t.body(r)), nil
 }
 
 type (
 	expr func(*run) any
-	stmt func(*run)
 	run  struct { // one rendering
 		position
-		out   *strings.Builder
 		scope *scope
 		jump  string // the break or continue on its way to the loop
 		now   func() time.Time
@@ -132,31 +130,14 @@ func (r *run) spend(n int) {
 	}
 }
 
-// put writes to the output, which is copied once more as it grows.
-func (r *run) put(parts ...string) {
-	for _, s := range parts {
-		r.spend(2 * len(s))
-		r.out.WriteString(s)
-	}
-}
-
-// capture returns what f writes.
-func (r *run) capture(f func()) string {
-	old := r.out
-	r.out = &strings.Builder{}
-	f()
-	text := r.out.String()
-	r.out = old
-	return text
-}
-
-// within runs body in a new scope above up.
-func (r *run) within(up *scope, body stmt) {
+// within evaluates body in a new scope above up.
+func (r *run) within(up *scope, body expr) any {
 	old := r.scope
 	r.scope = &scope{up: up, vars: map[string]any{}}
 	r.spend(2 * perValue)
-	body(r)
+	v := body(r)
 	r.scope = old
+	return v
 }
 
 func (r *run) variable(name string) any {
@@ -166,7 +147,7 @@ func (r *run) variable(name string) any {
 			return v
 		}
 	}
-	if f, ok := r.library["global"][name]; ok {
+	if f, ok := r.library["global "+name]; ok {
 		return f
 	}
 	return undefined("UndefinedError: '" + name + "' is undefined")
