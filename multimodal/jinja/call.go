@@ -31,7 +31,7 @@ var inJinja string
 
 var builtins = sync.OnceValue(func() library {
 	l := library{}
-	for _, table := range []map[string]any{filters, tests, methods, globals} {
+	for _, table := range []map[string]any{filtersAndTests, methodsAndGlobals} {
 		for definition, do := range table {
 			l.define("{% "+definition+" %}", do)
 		}
@@ -50,7 +50,8 @@ func (l library) define(definition string, do any) {
 	p := &parser{library: l, position: position{source: "{%(" + rest}, special: map[string]bool{}}
 	p.lex()
 	p.take()
-	f := &function{signature: p.signature(), label: names, special: p.special}
+	missing := func(param string) any { return fail("TypeError: %s needs the argument '%s'", names, param) }
+	f := &function{signature: p.signature(missing), label: names, special: p.special}
 	if do != nil {
 		f.do = native(do, f)
 	} else if p.has("=") {
@@ -61,11 +62,6 @@ func (l library) define(definition string, do any) {
 		f.do = func(r *run) any {
 			defer func(at int) { r.at = at }(r.at)
 			return body(r)
-		}
-	}
-	for i, param := range f.params {
-		if f.defaults[i] == nil {
-			f.defaults[i] = func(*run) any { return fail("TypeError: %s needs the argument '%s'", names, param) }
 		}
 	}
 	for _, kind := range strings.Split(kinds, "|") {
@@ -126,7 +122,12 @@ func (r *run) call(f *function, pos []any, named *dict) any {
 	pos = slices.Concat(f.self, pos)
 	n, others := min(len(pos), len(f.params)), &dict{}
 	v := r.within(f.around, func(*run) any {
-		vars := r.scope.vars
+		vars, missing := r.scope.vars, undefined("UndefinedError: No caller defined")
+		for name, v := range map[string]any{"varargs": tuple(pos[n:]...), "kwargs": others, "caller": missing} {
+			if f.special[name] {
+				vars[name] = v
+			}
+		}
 		for i, v := range pos {
 			s, _ := v.(string)
 			if r.spend(perValue + len(s)); i < n {
@@ -142,12 +143,6 @@ func (r *run) call(f *function, pos []any, named *dict) any {
 		}
 		check((f.special["varargs"] || n == len(pos)) && (f.special["kwargs"] || len(others.keys) == 0),
 			"TypeError: the arguments of %s are %v", f.label, f.params)
-		missing := undefined("UndefinedError: No caller defined")
-		for name, v := range map[string]any{"varargs": tuple(pos[n:]...), "kwargs": others, "caller": missing} {
-			if _, given := vars[name]; f.special[name] && !given {
-				vars[name] = v
-			}
-		}
 		for i, param := range f.params {
 			if _, given := vars[param]; !given {
 				vars[param] = f.defaults[i](r)
@@ -172,9 +167,6 @@ func (r *run) member(v, key any, first, second func(r *run, v, key any) (any, bo
 	return e
 }
 
-// unsafe are the methods of a dict that change it; templates see neither them nor keys of these names behind a dot.
-var unsafe = []string{"clear", "pop", "popitem", "setdefault", "update"}
-
 func attribute(r *run, v, key any) (any, bool) {
 	label, _ := key.(string)
 	kind := typeName(v)
@@ -190,7 +182,8 @@ func attribute(r *run, v, key any) (any, bool) {
 	}
 	f, ok := r.library[kind+" "+label]
 	if !ok {
-		hidden := kind == "dict" && slices.Contains(unsafe, label)
+		// The methods of a dict that change it: templates see neither them nor keys of these names behind a dot.
+		hidden := kind == "dict" && slices.Contains([]string{"clear", "pop", "popitem", "setdefault", "update"}, label)
 		return undefined("SecurityError: access to attribute '" + label + "' is unsafe"), hidden
 	}
 	method := *f

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-var filters = map[string]any{
+var filtersAndTests = map[string]any{
 	"filter batch(items, linecount)": func(items []any, n int) any {
 		check(n > 0, "ValueError: batch of %d", n)
 		batches := []any{}
@@ -127,7 +127,17 @@ var filters = map[string]any{
 			return len(seen.keys) > before
 		}))
 	},
-	"filter wordcount(s)": func(s string) int { return len(words.FindAllStringIndex(s, -1)) },
+	"filter wordcount(s)":   func(s string) int { return len(words.FindAllStringIndex(s, -1)) },
+	"test callable(v)":      isOf("function", "LoopContext", "Undefined"),
+	"test escaped(v)":       isOf("Markup"),
+	"test float(v)":         isOf("float"),
+	"test integer(v)":       isOf("int"),
+	"test iterable(v)":      isOf(append(sequences, "generator", "dict_keys", "dict_values", "dict_items")...),
+	"test mapping(v)":       isOf("dict"),
+	"test sameas(v, other)": func(v, other any) bool { return v == other && typeName(v) != "Undefined" },
+	"test sequence(v)":      isOf(sequences...),
+	"test string(v)":        isOf("str", "Markup"),
+	"test undefined(v)":     isOf("Undefined"),
 }
 
 var (
@@ -209,14 +219,12 @@ func (r *run) elements(v any) []any {
 }
 
 func mapped(r *run, v any, args []any, named *dict) any {
-	items := r.elements(v)
-	path, byAttribute := named.get("attribute")
-	if !byAttribute {
-		return generator(r.each(items, r.applied("filter", args, named)))
+	if path, ok := named.get("attribute"); ok {
+		standard, hasDefault := named.get("default")
+		check(len(args) == 0 && (len(named.keys) == 1 || hasDefault && len(named.keys) == 2), "FilterArgumentError: arguments of map")
+		return generator(r.each(r.elements(v), r.getter(path, true, standard)))
 	}
-	standard, hasDefault := named.get("default")
-	check(len(args) == 0 && (len(named.keys) == 1 || hasDefault && len(named.keys) == 2), "FilterArgumentError: arguments of map")
-	return generator(r.each(items, r.getter(path, true, standard)))
+	return generator(r.each(r.elements(v), r.applied("filter", args, named)))
 }
 
 // choose keeps the elements that pass, or fail, a test, of an attribute or of themselves; without a test, their truth counts.
@@ -249,19 +257,6 @@ func readFloat(v any) (f float64, ok bool) {
 }
 
 var sequences = []string{"str", "Markup", "list", "tuple", "dict", "range", "Undefined"}
-
-var tests = map[string]any{
-	"test callable(v)":      isOf("function", "LoopContext", "Undefined"),
-	"test escaped(v)":       isOf("Markup"),
-	"test float(v)":         isOf("float"),
-	"test integer(v)":       isOf("int"),
-	"test iterable(v)":      isOf(append(sequences, "generator", "dict_keys", "dict_values", "dict_items")...),
-	"test mapping(v)":       isOf("dict"),
-	"test sameas(v, other)": func(v, other any) bool { return v == other && typeName(v) != "Undefined" },
-	"test sequence(v)":      isOf(sequences...),
-	"test string(v)":        isOf("str", "Markup"),
-	"test undefined(v)":     isOf("Undefined"),
-}
 
 func isOf(types ...string) any {
 	return func(v any) bool { return slices.Contains(types, typeName(v)) }

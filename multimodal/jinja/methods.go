@@ -10,8 +10,8 @@ import (
 	"golang.org/x/text/language"
 )
 
-// Methods never change a value.
-var methods = map[string]any{
+// methodsAndGlobals never change a value.
+var methodsAndGlobals = map[string]any{
 	"dict items(dict)": func(d *dict) any { return &seq{kind: "dict_items", items: d.items()} },
 	"dict keys(dict)":  func(d *dict) any { return &seq{kind: "dict_keys", items: d.keys} },
 	"dict values(dict)": func(r *run, d *dict) any {
@@ -74,6 +74,30 @@ var methods = map[string]any{
 		}
 		return list(lines)
 	},
+	"global dict()": newDict,
+	"global namespace()": func(r *run, args []any, named *dict) any {
+		n := &namespace{}
+		for _, kv := range newDict(r, args, named).items() {
+			k, v := entry(kv)
+			n.set(r, r.str(k), v)
+		}
+		return n
+	},
+	"global raise_exception(message)": func(message string) any { return fail("TemplateError: %s", message) },
+	"global range(start, stop=none, step=1)": func(from int, to any, step int) any {
+		start, stop := 0, from
+		if to != nil {
+			start, stop = from, small(to)
+		}
+		check(step != 0, "ValueError: range() arg 3 must not be zero")
+		items := []any{}
+		for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
+			check(len(items) < 100000, "OverflowError: range too big; a template may make at most 100000 elements")
+			items = append(items, i)
+		}
+		return &seq{kind: "range", items: items}
+	},
+	"global strftime_now(format)": (*run).strftime,
 }
 
 var (
@@ -117,33 +141,6 @@ func trim(cut func(string, func(rune) bool) string) any {
 		r.spend(len(s) * (len(chars)/16 + 4))
 		return cut(s, func(c rune) bool { return strings.ContainsRune(chars, c) })
 	}
-}
-
-var globals = map[string]any{
-	"global dict()": newDict,
-	"global namespace()": func(r *run, args []any, named *dict) any {
-		n := &namespace{}
-		for _, kv := range newDict(r, args, named).items() {
-			k, v := entry(kv)
-			n.set(r, r.str(k), v)
-		}
-		return n
-	},
-	"global raise_exception(message)": func(message string) any { return fail("TemplateError: %s", message) },
-	"global range(start, stop=none, step=1)": func(from int, to any, step int) any {
-		start, stop := 0, from
-		if to != nil {
-			start, stop = from, small(to)
-		}
-		check(step != 0, "ValueError: range() arg 3 must not be zero")
-		items := []any{}
-		for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
-			check(len(items) < 100000, "OverflowError: range too big; a template may make at most 100000 elements")
-			items = append(items, i)
-		}
-		return &seq{kind: "range", items: items}
-	},
-	"global strftime_now(format)": (*run).strftime,
 }
 
 // newDict is what Python's dict() makes of a mapping or pairs, and keywords.

@@ -273,16 +273,19 @@ func (p *parser) subscript(of expr) expr {
 	return func(r *run) any { return r.slice(of(r), bounds[0](r), bounds[1](r), bounds[2](r)) }
 }
 
-// signature parses (a, b=1).
-func (p *parser) signature() (s signature) {
+// signature parses (a, b=1); missing is the value of a parameter that gets none.
+func (p *parser) signature(missing func(param string) any) (s signature) {
 	p.expect("(")
+	optional := false
 	p.commas(")", func() {
-		s.params, s.defaults = append(s.params, p.name()), append(s.defaults, nil)
+		param := p.name()
+		value := expr(func(*run) any { return missing(param) })
 		if p.has("=") {
-			s.defaults[len(s.defaults)-1] = p.expression()
-		} else if n := len(s.defaults); n > 1 {
-			check(s.defaults[n-2] == nil, "TemplateSyntaxError: non-default argument follows default argument")
+			value, optional = p.expression(), true
+		} else {
+			check(!optional, "TemplateSyntaxError: non-default argument follows default argument")
 		}
+		s.params, s.defaults = append(s.params, param), append(s.defaults, value)
 	})
 	return s
 }

@@ -82,23 +82,17 @@ func (p *parser) statement(tag string) expr {
 		} else {
 			e = p.filtered("endset", false)
 		}
-		return func(r *run) any {
-			assign(r, e(r))
-			return nil
-		}
+		return silent(func(r *run) { assign(r, e(r)) })
 	case "filter":
 		return p.filtered("endfilter", true)
 	case "macro":
 		label := p.name()
-		macro := p.macro(label, p.signature(), "endmacro")
-		return func(r *run) any {
-			r.scope.vars[label] = macro(r)
-			return nil
-		}
+		macro := p.macro(label, p.signature(notProvided), "endmacro")
+		return silent(func(r *run) { r.scope.vars[label] = macro(r) })
 	case "call": // of a macro, which gets the body as caller
 		params := signature{}
 		if p.is("(") {
-			params = p.signature()
+			params = p.signature(notProvided)
 		}
 		callee := p.primary()
 		check(p.is("("), "TemplateSyntaxError: expected call")
@@ -114,12 +108,17 @@ func (p *parser) statement(tag string) expr {
 	case "break", "continue":
 		check(p.loops > 0, "TemplateSyntaxError: '%s' outside loop", tag)
 		p.expect("%}")
-		return func(r *run) any {
-			r.jump = tag
-			return nil
-		}
+		return silent(func(r *run) { r.jump = tag })
 	}
 	return constant(fail("TemplateSyntaxError: unknown or unsupported tag '%s'", tag))
+}
+
+// silent is a statement that writes nothing.
+func silent(do func(*run)) expr {
+	return func(r *run) any {
+		do(r)
+		return nil
+	}
 }
 
 func (p *parser) ifs() expr {
@@ -248,17 +247,18 @@ func (r *run) keep(items []any, pass func(any) bool) []any {
 	return kept
 }
 
+func notProvided(param string) any {
+	return undefined("UndefinedError: parameter '" + param + "' was not provided")
+}
+
 // macro parses the rest of a macro or of a call. The result is the macro as a value that sees the scope of its definition.
 func (p *parser) macro(label string, s signature, closing string) expr {
 	loops, special := p.loops, p.special
 	p.loops, p.special = 0, map[string]bool{} // a loop around the macro cannot be left from within
 	f := function{signature: s, special: p.special, label: "Macro '" + label + "'", do: p.content(closing)}
 	p.loops, p.special = loops, special
-	for i, param := range s.params {
+	for _, param := range s.params {
 		delete(f.special, param)
-		if s.defaults[i] == nil {
-			s.defaults[i] = constant(undefined("UndefinedError: parameter '" + param + "' was not provided"))
-		}
 	}
 	return func(r *run) any {
 		macro := f
