@@ -34,15 +34,9 @@ var filtersAndTests = map[string]any{
 		return standard
 	},
 	"filter int(v, default=0)": func(v, standard any) any {
-		if i, ok := integer(v); ok {
-			return i
-		}
 		f, ok := readFloat(v)
-		s, isText := v.(string)
-		if !ok || isText && !finite(f) {
+		if _, isText := v.(string); !ok || isText && !finite(f) {
 			return standard
-		} else if i, err := strconv.Atoi(strings.ReplaceAll(strings.TrimFunc(s, isSpace), "_", "")); err == nil {
-			return i
 		}
 		return whole(f)
 	},
@@ -58,7 +52,7 @@ var filtersAndTests = map[string]any{
 	"filter reject(items)":     choose(false, false),
 	"filter rejectattr(items)": choose(true, false),
 	"filter pprint(v)": func(r *run, v any) any {
-		s := r.write(writer{comma: ", ", colon: ": ", sort: true}, v)
+		s := r.write(writer{names: inPython, comma: ", ", colon: ": ", sort: true}, v)
 		check(utf8.RuneCountInString(s) <= 80, "pprint of more than one line is not supported")
 		return s
 	},
@@ -105,7 +99,7 @@ var filtersAndTests = map[string]any{
 	},
 	"filter tojson(v, ensure_ascii=false, indent=none, separators=none, sort_keys=false)": func(
 		r *run, v any, ascii bool, indent, separators any, sort bool) any {
-		w := writer{json: true, comma: ", ", colon: ": ", ascii: ascii, sort: sort}
+		w := writer{json: true, names: inJSON, comma: ", ", colon: ": ", ascii: ascii, sort: sort}
 		if indent != nil {
 			if _, ok := indent.(string); !ok {
 				indent = r.operate("*", " ", indent)

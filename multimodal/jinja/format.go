@@ -10,42 +10,38 @@ import (
 )
 
 var (
-	directive = regexp.MustCompile(`(?s)%([-+ 0]*)(\d{0,6})(\.\d{1,2})?(.?)`)
+	directive = regexp.MustCompile(`(?s)%(?:-?(?:[1-9]\d{0,2})?(?:\.\d{1,2})?s|[-+ 0]*\d{0,3}(?:\.\d{1,2})?[df]|.?)`)
 	field     = regexp.MustCompile(`\{\{|\}\}|\{(\w*)(?::([\d.]+f))?\}|[{}]`)
 )
 
-// percent is format % args, which are a tuple or one value.
+// percent is format % args, which are a tuple or one value, for %s, %d and %f.
 func (r *run) percent(format string, args any) string {
 	values, used := []any{args}, 0
 	if s, ok := args.(*seq); ok && s.kind == "tuple" {
 		values = s.items
 	}
 	text := directive.ReplaceAllStringFunc(format, func(text string) string {
-		m := directive.FindStringSubmatch(text)
-		flags, width, precision, verb := m[1], m[2], m[3], m[4]
-		if verb == "%" {
+		if text == "%%" {
 			return "%"
 		}
 		check(used < len(values), "TypeError: not enough arguments for format string")
 		v := values[used]
 		used++
-		n, _ := strconv.Atoi(width) // "" is 0
-		r.spend(n)
-		i, isInt := integer(v)
-		if f, isFloat := v.(float64); isFloat && verb == "d" {
-			i, isInt = whole(f), true
-		}
-		switch {
-		case verb == "s":
-			return fmt.Sprintf("%"+strings.ReplaceAll(flags, "0", "")+width+precision+"s", r.str(v))
-		case isInt && precision == "" && slices.Contains([]string{"d", "x", "X", "o"}, verb):
-			return fmt.Sprintf("%"+flags+width+verb, i)
-		case isNumber(v) && slices.Contains([]string{"e", "f", "g"}, verb):
+		switch verb := text[len(text)-1]; {
+		case verb == 's':
+			v = r.str(v)
+		case (verb == 'd' || verb == 'f') && isNumber(v):
 			f, _ := asFloat(v)
-			check(finite(f), "ValueError: inf is not supported in formats")
-			return fmt.Sprintf("%"+flags+width+cmp.Or(precision, ".6")+verb, f)
+			check(finite(f), "ValueError or not supported: %s of inf", text)
+			if v = f; verb == 'd' {
+				v = whole(f)
+			}
+		default:
+			fail("ValueError or TypeError: %s of a %s is wrong or not supported", text, typeName(v))
 		}
-		return fail("ValueError or TypeError: %s of a %s is wrong or not supported", text, typeName(v)).(string)
+		text = fmt.Sprintf(text, v)
+		r.spend(len(text))
+		return text
 	})
 	lenient := slices.Contains([]string{"dict", "list", "Undefined"}, typeName(args)) // what Python takes for a mapping here
 	check(used == len(values) || lenient && used == 0, "TypeError: not all arguments converted during string formatting")

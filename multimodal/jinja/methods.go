@@ -76,10 +76,9 @@ var methodsAndGlobals = map[string]any{
 	},
 	"global dict()": newDict,
 	"global namespace()": func(r *run, args []any, named *dict) any {
-		n := &namespace{}
-		for _, kv := range newDict(r, args, named).items() {
-			k, v := entry(kv)
-			n.set(r, r.str(k), v)
+		n := &namespace{*newDict(r, args, named)}
+		for _, k := range n.keys {
+			n.set(r, r.str(k), n.values[k])
 		}
 		return n
 	},

@@ -36,14 +36,14 @@ func finite(f float64) bool { return math.Abs(f) <= math.MaxFloat64 }
 
 // whole is f without its fraction.
 func whole(f float64) int {
-	check(math.Abs(f) < 9.2e18, "OverflowError: cannot convert float %v to a 64-bit integer", f)
+	check(math.Abs(f) < exact, "OverflowError: float %v is infinite or an integer of more than 53 bits", f)
 	return int(f)
 }
 
-// small is an integer for a size or position: far beyond every limit, but no product with a size overflows.
+// small is an integer for a size or position of at most 36 bits: far beyond every limit, but no product with a size overflows.
 func small(v any) int {
 	i, ok := integer(v)
-	check(ok && max(i, -i) < 1<<36, "TypeError: a size or position must be a small int, not %s", typeName(v))
+	check(ok && i>>36 == i>>63, "TypeError: a size or position must be a small int, not %s", typeName(v))
 	return i
 }
 
@@ -91,7 +91,7 @@ func (r *run) operate(op string, a, b any) any {
 	if kind == "float" || typeName(b) == "float" || op == "/" || op == "**" && y < 0 {
 		return z
 	}
-	check(math.Abs(z) <= exact, "OverflowError: an integer of more than 53 bits is not supported")
+	check(math.Abs(z) < exact, "OverflowError: an integer of more than 53 bits is not supported")
 	return int(z)
 }
 

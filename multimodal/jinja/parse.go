@@ -256,20 +256,20 @@ func (p *parser) postfix(e expr, withFilters bool) expr {
 
 // subscript parses what stands in v[…]: an index or a slice.
 func (p *parser) subscript(of expr) expr {
-	bounds := [3]expr{constant(nil), constant(nil), constant(nil)}
 	check(!p.is("]"), "TemplateSyntaxError: expected a subscript expression")
-	colons := 0
-	for more := true; more; colons++ {
-		check(colons < 3, "TemplateSyntaxError: expected token ']', got ':'")
+	var bounds []expr
+	for more := true; more; more = len(bounds) < 3 && p.has(":") {
+		bound := constant(nil)
 		if !p.is(":", "]") {
-			bounds[colons] = p.expression()
+			bound = p.expression()
 		}
-		more = p.has(":")
+		bounds = append(bounds, bound)
 	}
 	p.expect("]")
-	if colons == 1 {
+	if len(bounds) == 1 {
 		return func(r *run) any { return r.member(of(r), bounds[0](r), item, attribute) }
 	}
+	bounds = append(bounds, constant(nil)) // without a step
 	return func(r *run) any { return r.slice(of(r), bounds[0](r), bounds[1](r), bounds[2](r)) }
 }
 

@@ -25,7 +25,9 @@ func (r *run) str(v any) string {
 }
 
 // repr is Python's repr.
-func (r *run) repr(v any) string { return r.write(writer{comma: ", ", colon: ": "}, v) }
+func (r *run) repr(v any) string {
+	return r.write(writer{names: inPython, comma: ", ", colon: ": "}, v)
+}
 
 func (r *run) write(w writer, v any) string {
 	w.run = r
@@ -36,9 +38,15 @@ func (r *run) write(w writer, v any) string {
 type writer struct {
 	*run
 	json, ascii, sort bool
-	comma, colon      string // what follows an element and a key
-	newline, indent   string // what precedes an item, and more of it per level; "" for one line
+	names             map[string]string // of what Go calls otherwise
+	comma, colon      string            // what follows an element and a key
+	newline, indent   string            // what precedes an item, and more of it per level; "" for one line
 }
+
+var (
+	inPython = map[string]string{"<nil>": "None", "true": "True", "false": "False", "+Inf": "inf", "-Inf": "-inf"}
+	inJSON   = map[string]string{"<nil>": "null", "+Inf": "Infinity", "-Inf": "-Infinity"}
+)
 
 func (w *writer) value(v any, newline string) string {
 	defer w.deeper()()
@@ -47,6 +55,19 @@ func (w *writer) value(v any, newline string) string {
 		v = plain(v)
 	}
 	switch v := v.(type) {
+	case nil, bool, int, long:
+		text := fmt.Sprint(v)
+		return cmp.Or(w.names[text], text)
+	case float64: // the shortest digits that read back
+		format := byte('f')
+		if size := math.Abs(v); v != 0 && (size < 1e-4 || size >= 1e16) {
+			format = 'e'
+		}
+		text := strconv.FormatFloat(v, format, -1, 64)
+		if !strings.ContainsAny(text, ".eI") {
+			text += ".0"
+		}
+		return cmp.Or(w.names[text], text)
 	case string:
 		return w.quote(v)
 	case *dict:
@@ -57,20 +78,26 @@ func (w *writer) value(v any, newline string) string {
 		return w.members("{", items, "}", newline, w.pair)
 	case *seq:
 		switch {
-		case w.json && v.kind != "list" && v.kind != "tuple":
-			fail(notJSON, v.kind)
-		case v.kind == "generator" || v.kind == "range":
-			fail("TypeError: a %s can be shown as a list only", v.kind)
-		case v.kind == "list" || w.json:
+		case v.kind == "list" || v.kind == "tuple" && w.json:
 			return w.members("[", v.items, "]", newline, w.value)
+		case w.json || v.kind == "generator" || v.kind == "range":
 		case v.kind == "tuple" && len(v.items) == 1:
 			return w.members("(", v.items, ",)", newline, w.value)
 		case v.kind == "tuple":
 			return w.members("(", v.items, ")", newline, w.value)
+		default:
+			return w.members(v.kind+"([", v.items, "])", newline, w.value)
 		}
-		return w.members(v.kind+"([", v.items, "])", newline, w.value)
+	case undefined:
+		if !w.json {
+			return "Undefined"
+		}
+	case *function:
+		if !w.json && v.self != nil {
+			return "<built-in method " + v.label + " of " + typeName(v.self[0]) + " object at 0x0>"
+		}
 	}
-	return w.scalar(v)
+	return fail("TypeError: a %s cannot be written", typeName(v)).(string)
 }
 
 // members writes the elements of a list or the pairs of a dict.
@@ -87,50 +114,9 @@ func (w *writer) members(before string, items []any, after, newline string, writ
 func (w *writer) pair(kv any, newline string) string {
 	k, v := entry(kv)
 	if w.json && typeName(k) != "str" {
-		check(k == nil || isNumber(k), "TypeError: keys must be str, int, float, bool or None, not %s", typeName(k))
-		k = w.scalar(k)
+		k = w.value(k, "")
 	}
 	return w.value(k, "") + w.colon + w.value(v, newline)
-}
-
-const notJSON = "TypeError: Object of type %s is not JSON serializable"
-
-var (
-	pythonNames = map[string]string{"<nil>": "None", "true": "True", "false": "False", "+Inf": "inf", "-Inf": "-inf"}
-	jsonNames   = map[string]string{"<nil>": "null", "+Inf": "Infinity", "-Inf": "-Infinity"}
-)
-
-// scalar writes what has no parts; floats have the shortest digits that read back.
-func (w *writer) scalar(v any) string {
-	text := fmt.Sprint(v)
-	switch v := v.(type) {
-	case nil, bool, int, long:
-	case float64:
-		format := byte('f')
-		if size := math.Abs(v); v != 0 && (size < 1e-4 || size >= 1e16) {
-			format = 'e'
-		}
-		if text = strconv.FormatFloat(v, format, -1, 64); !strings.ContainsAny(text, ".eIN") {
-			text += ".0"
-		}
-	default:
-		check(!w.json, notJSON, typeName(v))
-		f, ok := v.(*function)
-		switch {
-		case typeName(v) == "Undefined":
-			return "Undefined"
-		case ok && f.self != nil:
-			return "<built-in method " + f.label + " of " + typeName(f.self[0]) + " object at 0x0>"
-		case ok && f.around != nil:
-			return "<" + f.label + ">"
-		}
-		fail("TypeError: a %s cannot be written", typeName(v))
-	}
-	names := pythonNames
-	if w.json {
-		names = jsonNames
-	}
-	return cmp.Or(names[text], text)
 }
 
 func (w *writer) quote(s string) string {

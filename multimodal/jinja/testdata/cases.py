@@ -52,7 +52,7 @@ s.find('o')|s.find('z')|s.rfind('o')|s.index('o')|s.index('z')|s.rindex('o')|s.c
 '7'.zfill(3)|'-7'.zfill(4)|'+a'.zfill(4)|'abc'.zfill(2)|''.zfill(2)|'ab'.center(5)|'ab'.center(6, '*')|'abc'.center(6)|'ab'.ljust(4)|'ab'.rjust(4, '.')|'ab'.ljust(1)|'ab'.center(5, 'xy')
 'a=b=c'.partition('=')|'a=b=c'.rpartition('=')|'abc'.partition('=')|'abc'.rpartition('=')|'abc'.partition('')|'TestHook'.removeprefix('Test')|'TestHook'.removesuffix('Hook')|'a'.removeprefix('b')|'a'.removesuffix('')
 'abc'.isalpha()|'a1'.isalnum()|'12'.isdigit()|'²'.isdigit()|'½'.isdigit()|' \t'.isspace()|''.isspace()|'abc'.islower()|'ABC'.isupper()|'A1'.isupper()|''.isalpha()|'é'.isalpha()|'あ'.isalpha()|'あ'.islower()|'٣'.isdigit()
-'%s-%s' % (1, 'a')|'%d' % 7|'%d' % 7.9|'%d' % true|'%d' % '7'|'%5d|%-5d|%05d' % (7, 7, 7)|'%.2f' % 3.14159|'%5.1f' % 2.25|'%e' % 12345.678|'%g' % 0.00001|'%g' % 1e20|'%g' % 100000|'%x' % 255|'%X' % 255|'%o' % 8|'%s' % none|'%s' % [1]|'%%' % ()|'%s' % (1, 2)|'%s %s' % 1|'%(z)s' % {'a': 1}|'%+d' % 7|'% d' % 7|'%.3s' % 'abcdef'|'%10s|' % 'ab'|'%-10s|' % 'ab'|'abc' % 1|'%' % 1|'%y' % 1|'%s' % ()|'%s' % nope|'%.0f' % 2.5|'%.0f' % 3.5|'%f' % 1|'%5s' % true|'%s' % ((1, 2),)
+'%s-%s' % (1, 'a')|'%d' % 7|'%d' % 7.9|'%d' % true|'%d' % '7'|'%5d|%-5d|%05d' % (7, 7, 7)|'%.2f' % 3.14159|'%5.1f' % 2.25|'%s' % none|'%s' % [1]|'%%' % ()|'%s' % (1, 2)|'%s %s' % 1|'%(z)s' % {'a': 1}|'%+d' % 7|'% d' % 7|'%.3s' % 'abcdef'|'%10s|' % 'ab'|'%-10s|' % 'ab'|'abc' % 1|'%' % 1|'%y' % 1|'%s' % ()|'%s' % nope|'%.0f' % 2.5|'%.0f' % 3.5|'%f' % 1|'%5s' % true|'%s' % ((1, 2),)
 '{} {}'.format(1, 2)|'{0} {1} {0}'.format('a', 'b')|'{a}'.format(a=1)|'{:.2f}'.format(3.14159)|'{{}}'.format()|'{'.format()|'}'.format()|'{}'.format()|'{x}'.format()|'{:d}'.format('a')|'{:s}'.format(1)|'{:10.3f}|'.format(2.5)|'{} {0}'.format(1)|'{}'.format(none)|'{:5}|'.format(none)|'{}'.format(1.0)|'{}'.format([1, 'a'])|'{:.0f}'.format(0.5)|'{!x}'.format(1)
 s|upper|s|lower|s|title|s|capitalize|u|upper|u|title|u|capitalize|n|upper|none|upper|nope|upper|"foo-bar (baz) [qux] it's"|title|'hello wORLD'|title|' a '|trim|'xax'|trim('x')|5|trim|nope|trim|s|replace('l', 'L')|s|replace('l', 'L', 1)|5|replace(5, 6)|s|reverse|l|reverse|list|l|reverse|d|reverse|list|n|reverse
 s|length|l|length|d|length|u|length|n|length|none|length|nope|length|(1, 2)|count|range(5)|length|d.items()|length|l|map('string')|length
@@ -90,7 +90,7 @@ UNSUPPORTED = r"""
 2 ** 200|big + 1|big * big|big // 7|big % 97|-big|big / 3|big == 12345678901234567890123|big > 1e10|big < 1.3e22|9223372036854775807 + 1|9007199254740993 + 0
 9007199254740993 == 9007199254740992.0|9007199254740993 - 1|10 ** 25 % 7|-10 ** 25 // 3|2 ** 63|-2 ** 63|(2 ** 64) // (2 ** 62)|big|int|{(1, 2): 3}[(1, 2)]|u.swapcase()|u.casefold()
 '²'.isdecimal()|'½'.isnumeric()|'Ab Cd'.istitle()|'AB'.istitle()|'a_1'.isidentifier()|'1a'.isidentifier()|'é'.isascii()|'a\n'.isprintable()|'%r' % 'a'|'%(a)s' % {'a': 1}
-'%(a)d-%(b)s' % {'a': 1, 'b': 2}|'%i' % 7|'%d' % big|'%u' % 3|'{:5d}|'.format(7)|'{:<5}|{:>5}|'.format('a', 'b')|'{:05d}'.format(-7)|'{:x}'.format(255)|'{:08b}'.format(5)
+'%(a)d-%(b)s' % {'a': 1, 'b': 2}|'%i' % 7|'%d' % big|'%u' % 3|'%e' % 12345.678|'%g' % 0.00001|'%x' % 255|'%o' % 8|'{:5d}|'.format(7)|'{:<5}|{:>5}|'.format('a', 'b')|'{:05d}'.format(-7)|'{:x}'.format(255)|'{:08b}'.format(5)
 '{:e}'.format(12345.6)|'{:g}'.format(1e-7)|'{!r}'.format('a')|'{!s}'.format('a')|'{:.3}'.format('abcdef')|'{:+}'.format(7)|'{:5}|'.format(true)|'{:}'.format(2.50)|'{:f}'.format(3)
 '{: }'.format(3)|range(7)|batch(3, 'x')|list|range(7)|slice(3)|list|range(7)|slice(3, 'x')|list|range(2)|slice(3)|list|[]|slice(2)|list|p|groupby('g')|list
 p|groupby('g', case_sensitive=true)|map('first')|list|p|groupby('v')|map('last')|list|p|groupby('zz', default=0)|list|p|groupby(attribute='g')|map(attribute='grouper')|list
@@ -104,6 +104,7 @@ p|groupby('g')|map(attribute='list')|map('length')|list|[]|groupby('x')|list|(p|
 {% for g in p|groupby('v') %}{{ g.grouper }}={{ g.list|map(attribute='n')|join('+') }};{% endfor %}
 {% for row in range(7)|batch(3, '-') %}{{ row|join }};{% endfor %}
 {% macro f(a) %}x{% endmacro %}{{ f.name }}
+{% macro f(a) %}x{% endmacro %}{{ f }}
 {% macro f(a) %}x{% endmacro %}{{ f.arguments }}
 """.strip("\n")
 
@@ -201,7 +202,7 @@ SNIPPETS = r"""
 {% macro f() %}a{% endmacro %}{% call f() %}x{% endcall %}
 {% macro f(n) %}{{ caller(n) }}{% endmacro %}{% for i in l %}{% call(x) f(i) %}{{ x }}{{ i }}{% endcall %}{% endfor %}
 {% macro f() %}{% if caller %}{{ caller() }}{% else %}no{% endif %}{% endmacro %}{{ f() }}{% call f() %}y{% endcall %}
-{% macro f() %}x{% endmacro %}{{ f }}{{ f is callable }}
+{% macro f() %}x{% endmacro %}{{ f is callable }}
 {% macro f() %}{{ x }}{% endmacro %}{% set x = 1 %}{{ f() }}
 {% set x = 1 %}{% macro f() %}{{ x }}{% set x = 2 %}{{ x }}{% endmacro %}{{ f() }}{{ x }}
 {% for i in l %}{% macro f() %}{{ i }}{% endmacro %}{{ f() }}{% endfor %}
