@@ -4,13 +4,15 @@
 // # Language
 //
 // Statements: if, for (filter, else, recursive), break, continue, set (also block and namespace form), filter, macro,
-// call, raw, generation (renders its body). Expressions: Jinja's, with Python's arithmetic, slices, "%", str.format and
-// methods. What can be called is listed in builtins.jinja, where the language can say it, and in the tables filters, tests,
-// globals and methods; what Parse does not know is its error.
+// call, raw, generation (renders its body). Expressions: Jinja's, with Python's arithmetic, slices, methods, % (for %s, %d
+// and %f) and str.format (for fields without a format but :.2f). What can be called is listed in builtins.jinja, where the
+// language can say it, and in the tables filtersAndTests and methodsAndGlobals. What Parse does not know is its error; what
+// turns up later (a method, an argument) is Render's.
 // trim_blocks and lstrip_blocks are on; nothing is HTML-escaped; values are immutable.
 //
 // Different from Jinja: escaped or safe text can be shown, compared, added to and filtered, and no more; filters that return a
-// generator run at once, though it can be read only once; integers have at most 65,536 bits.
+// generator run at once, though it can be read only once; integers have 64 bits, in arithmetic and with floats 53, and longer
+// ones can be shown; there is no NaN; tuples are no keys of a dict; macros have no attributes.
 //
 // # Values
 //

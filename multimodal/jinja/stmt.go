@@ -1,9 +1,6 @@
 package jinja
 
-import (
-	"slices"
-	"strings"
-)
+import "slices"
 
 // body parses up to a block tag with one of the names, which it takes, or to the end if there are none.
 func (p *parser) body(ends ...string) (expr, string) {
@@ -43,19 +40,12 @@ func (p *parser) body(ends ...string) (expr, string) {
 // block is what the statements write, up to a break or continue.
 func block(list []expr) expr {
 	return func(r *run) any {
-		var out strings.Builder
+		var written []any
 		for i := 0; i < len(list) && r.jump == ""; i++ {
-			r.put(&out, list[i](r))
+			written = append(written, list[i](r))
 		}
-		return out.String()
+		return r.join(written, "")
 	}
-}
-
-// put adds what a statement writes; the copy and the growth count.
-func (r *run) put(out *strings.Builder, written any) {
-	text, _ := written.(string)
-	r.spend(2 * len(text))
-	out.WriteString(text)
 }
 
 // content parses the rest of a tag, a body and the end tag.
@@ -66,7 +56,7 @@ func (p *parser) content(closing string) expr {
 	return body
 }
 
-// statement parses a tag and what belongs to it; its value is the text that it writes, if any.
+// statement parses a tag and what belongs to it; its value is the text that it writes.
 func (p *parser) statement(tag string) expr {
 	switch tag {
 	case "if":
@@ -98,7 +88,7 @@ func (p *parser) statement(tag string) expr {
 		check(p.is("("), "TemplateSyntaxError: expected call")
 		c := p.call(callee)
 		c.add("caller", p.macro("caller", params, "endcall"))
-		return func(r *run) any { return r.str(c.value(r)) }
+		return c.value
 	case "generation": // marks what the model wrote; here only a scope
 		loops := p.loops
 		p.loops = 0
@@ -117,7 +107,7 @@ func (p *parser) statement(tag string) expr {
 func silent(do func(*run)) expr {
 	return func(r *run) any {
 		do(r)
-		return nil
+		return ""
 	}
 }
 
@@ -217,11 +207,11 @@ func (p *parser) fors() expr {
 				return visit(r, around, r.scope.vars["items"], depth+1)
 			}}
 		}
-		var out strings.Builder
+		var written []any
 		empty := true // no iteration came to its end
 		for ; l.i < len(l.items) && r.jump != "break"; l.i++ {
 			r.jump = ""
-			r.put(&out, r.within(around, func(*run) any {
+			written = append(written, r.within(around, func(*run) any {
 				assign(r, l.items[l.i])
 				r.scope.vars["loop"] = l
 				return body(r)
@@ -229,9 +219,9 @@ func (p *parser) fors() expr {
 			empty = empty && r.jump != ""
 		}
 		if r.jump = ""; empty {
-			r.put(&out, r.within(around, other))
+			written = append(written, r.within(around, other))
 		}
-		return out.String()
+		return r.join(written, "")
 	}
 	return func(r *run) any { return visit(r, r.scope, over(r), 1) }
 }
