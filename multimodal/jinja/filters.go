@@ -2,24 +2,19 @@ package jinja
 
 import (
 	"math"
-	"math/big"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
-var filters = map[string]any{
-	"filter attr(v, name)": func(r *run, v any, name string) any { return r.member(v, name, attribute, nothing) },
-	"filter batch(items, linecount, fill_with=none)": func(r *run, items []any, n int, fill any) any {
+var filtersAndTests = map[string]any{
+	"filter batch(items, linecount)": func(items []any, n int) any {
 		check(n > 0, "ValueError: batch of %d", n)
 		batches := []any{}
 		for part := range slices.Chunk(items, n) {
-			if fill != nil {
-				r.spend(perValue * n)
-				part = slices.Concat(part, slices.Repeat([]any{fill}, n-len(part)))
-			}
 			batches = append(batches, list(part))
 		}
 		return generator(batches)
@@ -38,62 +33,12 @@ var filters = map[string]any{
 		}
 		return standard
 	},
-	"filter format(s, *)": func(r *run, s string, args []any, named *dict) any {
-		check(len(args) == 0 || len(named.keys) == 0, "FilterArgumentError: format takes positional or keyword arguments")
-		if len(named.keys) > 0 {
-			return r.percent(s, named)
-		}
-		return r.percent(s, tuple(args...))
-	},
-	"filter groupby(items, attribute, default=none, case_sensitive=false)": func(
-		r *run, items []any, path, standard any, sensitive bool) any {
-		get, groups := r.getter(path, sensitive, standard), []any{}
-		items = r.sorted(items, get, false)
-		for i, v := range items {
-			if i == 0 || !r.equal(get(items[i-1]), get(v)) {
-				group := &seq{kind: "tuple", items: []any{r.getter(path, true, standard)(v), list[any](nil)}, group: true}
-				groups = append(groups, group)
-			}
-			members := groups[len(groups)-1].(*seq).items[1].(*seq)
-			members.items = append(members.items, v)
-		}
-		return groups
-	},
-	"filter indent(s, width=4, first=false, blank=false)": func(r *run, v, width any, first, blank bool) any {
-		s, pad := as[string](v), r.spaces(width)
-		return r.capture(func() {
-			for i, line := range lineEnd.Split(s, -1) {
-				if i > 0 {
-					r.put("\n")
-				}
-				if i == 0 && first || i > 0 && (line != "" || blank) {
-					r.put(pad)
-				}
-				r.put(line)
-			}
-		})
-	},
-	"filter int(v, default=0, base=10)": func(v, standard any, base int) any {
-		s, isText := v.(string)
-		if i := integer(v); i != nil {
-			return normal(i)
-		} else if isText && base > 1 && base <= 36 {
-			s = strings.TrimPrefix(strings.ToLower(strings.TrimFunc(s, isSpace)), map[int]string{2: "0b", 8: "0o", 16: "0x"}[base])
-			if i, ok := new(big.Int).SetString(ungroup(s), base); ok {
-				return normal(i)
-			}
-		}
+	"filter int(v, default=0)": func(v, standard any) any {
 		f, ok := readFloat(v)
-		if !ok || isText && !finite(f) {
+		if _, isText := v.(string); !ok || isText && !finite(f) {
 			return standard
 		}
 		return whole(f)
-	},
-	"filter items(dict)": func(r *run, v any) any {
-		if _, ok := v.(undefined); ok {
-			return generator(nil)
-		}
-		return generator(as[*dict](v).items(r))
 	},
 	"filter join(items, d='', attribute=none)": func(r *run, items []any, sep, path any) any {
 		return r.join(r.each(items, r.getter(path, true)), r.str(sep))
@@ -102,12 +47,12 @@ var filters = map[string]any{
 		check(typeName(v) != "generator", "TypeError: 'generator' object is not reversible")
 		return at(r.iterate(v), -1)
 	},
-	"filter list(items)":          func(items []any) any { return list(items) },
-	"filter map(items, *)":        mapped,
-	"filter reject(items, *)":     choose(false, false),
-	"filter rejectattr(items, *)": choose(true, false),
+	"filter list(items)":       func(items []any) any { return list(items) },
+	"filter map(items)":        mapped,
+	"filter reject(items)":     choose(false, false),
+	"filter rejectattr(items)": choose(true, false),
 	"filter pprint(v)": func(r *run, v any) any {
-		s := r.write(writer{comma: ", ", colon: ": ", sort: true}, v)
+		s := r.write(writer{names: inPython, comma: ", ", colon: ": ", sort: true}, v)
 		check(utf8.RuneCountInString(s) <= 80, "pprint of more than one line is not supported")
 		return s
 	},
@@ -122,37 +67,22 @@ var filters = map[string]any{
 	// With method "common" halves go to the even digit, and a whole number stays one.
 	"filter round(n, precision=0, method='common')": func(n any, precision int, method string) any {
 		f, ok := asFloat(n)
-		to, known := map[string]func(float64) float64{"common": math.RoundToEven, "ceil": math.Ceil, "floor": math.Floor}[method]
-		check(ok && known && max(precision, -precision) <= 300, "TypeError, ValueError or FilterArgumentError: cannot round %v", n)
-		isInt, scale := integer(n) != nil && method == "common", math.Pow10(precision)
-		if isInt && precision >= 0 {
-			return normal(integer(n))
-		} else if f = to(f*scale) / scale; isInt {
-			return whole(f)
-		} else if method == "common" && precision >= 0 {
-			f, _ = asFloat(n)
-			f, _ = strconv.ParseFloat(strconv.FormatFloat(f, 'f', precision, 64), 64)
+		to, other := map[string]func(float64) float64{"ceil": math.Ceil, "floor": math.Floor}[method]
+		check(ok && (other || method == "common") && precision >= 0 && precision <= 300, "TypeError or ValueError: cannot round %v", n)
+		if other {
+			return to(f*math.Pow10(precision)) / math.Pow10(precision)
+		} else if i, isInt := integer(n); isInt {
+			return i
 		}
+		f, _ = strconv.ParseFloat(strconv.FormatFloat(f, 'f', precision, 64), 64)
 		return f
 	},
-	"filter safe(v)":              func(r *run, v any) any { return markup(r.str(v)) },
-	"filter select(items, *)":     choose(false, true),
-	"filter selectattr(items, *)": choose(true, true),
-	"filter slice(items, slices, fill_with=none)": func(items []any, n int, fill any) any {
-		check(n > 0 && n <= 1<<16, "ZeroDivisionError or MemoryError: %d slices", n)
-		parts, size, longer := []any{}, len(items)/n, len(items)%n
-		for i := range n {
-			part := list(items[i*size+min(i, longer) : (i+1)*size+min(i+1, longer)])
-			if fill != nil && i >= longer {
-				part.items = append(part.items, fill)
-			}
-			parts = append(parts, part)
-		}
-		return generator(parts)
-	},
+	"filter safe(v)":           func(r *run, v any) any { return markup(r.str(v)) },
+	"filter select(items)":     choose(false, true),
+	"filter selectattr(items)": choose(true, true),
 	"filter sort(items, reverse=false, case_sensitive=false, attribute=none)": func(
 		r *run, items []any, reverse, sensitive bool, path any) any {
-		return r.sorted(items, r.getter(path, sensitive), reverse)
+		return list(r.sorted(items, r.getter(path, sensitive), reverse))
 	},
 	"filter sum(items, attribute=none, start=0)": func(r *run, items []any, path, sum any) any {
 		check(typeName(sum) != "str", "TypeError: sum() can't sum strings")
@@ -169,9 +99,12 @@ var filters = map[string]any{
 	},
 	"filter tojson(v, ensure_ascii=false, indent=none, separators=none, sort_keys=false)": func(
 		r *run, v any, ascii bool, indent, separators any, sort bool) any {
-		w := writer{json: true, comma: ", ", colon: ": ", ascii: ascii, sort: sort}
+		w := writer{json: true, names: inJSON, comma: ", ", colon: ": ", ascii: ascii, sort: sort}
 		if indent != nil {
-			w.newline, w.indent, w.comma = "\n", r.spaces(indent), ","
+			if _, ok := indent.(string); !ok {
+				indent = r.operate("*", " ", indent)
+			}
+			w.newline, w.indent, w.comma = "\n", as[string](indent), ","
 		}
 		if separators != nil {
 			pair := r.iterate(separators)
@@ -188,30 +121,22 @@ var filters = map[string]any{
 			return len(seen.keys) > before
 		}))
 	},
-	"filter wordcount(s)": func(s string) int { return len(words.FindAllStringIndex(s, -1)) },
-	"filter xmlattr(dict, autospace=true)": func(r *run, d *dict, space bool) any {
-		return r.capture(func() {
-			for _, k := range d.keys {
-				v, _ := d.get(r, k)
-				label := r.str(k)
-				check(!strings.ContainsAny(label, " \t\n\f\r/>="), "ValueError: invalid character in attribute name: %s", label)
-				if _, ok := v.(undefined); !ok && v != nil {
-					if space {
-						r.put(" ")
-					}
-					r.put(escapes.Replace(label), `="`, escapes.Replace(r.str(v)), `"`)
-					space = true
-				}
-			}
-		})
-	},
+	"filter wordcount(s)":   func(s string) int { return len(words.FindAllStringIndex(s, -1)) },
+	"test callable(v)":      isOf("function", "LoopContext", "Undefined"),
+	"test escaped(v)":       isOf("Markup"),
+	"test float(v)":         isOf("float"),
+	"test integer(v)":       isOf("int"),
+	"test iterable(v)":      isOf(append(sequences, "generator", "dict_keys", "dict_values", "dict_items")...),
+	"test mapping(v)":       isOf("dict"),
+	"test sameas(v, other)": func(v, other any) bool { return v == other && typeName(v) != "Undefined" },
+	"test sequence(v)":      isOf(sequences...),
+	"test string(v)":        isOf("str", "Markup"),
+	"test undefined(v)":     isOf("Undefined"),
 }
 
 var (
 	words     = regexp.MustCompile(`[\pL\pN\pM_]+`)
 	titleWord = regexp.MustCompile(`[^-({\[<\s\v\x1c-\x1f\x{85}\pZ]+`)
-	lineEnd   = regexp.MustCompile(`\r\n|[\n\r\v\f\x1c-\x1e\x{85}\x{2028}\x{2029}]`)
-	grouped   = regexp.MustCompile(`\d+(?:_\d+)+`)
 	escapes   = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;")
 )
 
@@ -223,13 +148,6 @@ func (r *run) escape(v any) markup {
 	}
 	return markup(escapes.Replace(r.str(v)))
 }
-
-// ungroup takes the underscores out of groups of digits.
-func ungroup(s string) string {
-	return grouped.ReplaceAllStringFunc(s, func(digits string) string { return strings.ReplaceAll(digits, "_", "") })
-}
-
-func nothing(*run, any, any) (any, bool) { return nil, false }
 
 // each is what f gives of the items.
 func (r *run) each(items []any, f func(any) any) []any {
@@ -281,7 +199,7 @@ func (r *run) sorted(items []any, get func(any) any, reverse bool) []any {
 // applied is the filter or test that the first of args names, with the others as its arguments.
 func (r *run) applied(what string, args []any, named *dict) func(any) any {
 	label, _ := at(args, 0).(string)
-	f, ok := r.library[what][label]
+	f, ok := r.library[what+" "+label]
 	check(ok, "TemplateRuntimeError: no %s named '%s'", what, label)
 	return func(v any) any { return r.call(f, slices.Concat([]any{v}, args[1:]), named) }
 }
@@ -295,14 +213,12 @@ func (r *run) elements(v any) []any {
 }
 
 func mapped(r *run, v any, args []any, named *dict) any {
-	items := r.elements(v)
-	path, byAttribute := named.get(r, "attribute")
-	if !byAttribute {
-		return generator(r.each(items, r.applied("filter", args, named)))
+	if path, ok := named.get("attribute"); ok {
+		standard, hasDefault := named.get("default")
+		check(len(args) == 0 && (len(named.keys) == 1 || hasDefault && len(named.keys) == 2), "FilterArgumentError: arguments of map")
+		return generator(r.each(r.elements(v), r.getter(path, true, standard)))
 	}
-	standard, hasDefault := named.get(r, "default")
-	check(len(args) == 0 && (len(named.keys) == 1 || hasDefault && len(named.keys) == 2), "FilterArgumentError: arguments of map")
-	return generator(r.each(items, r.getter(path, true, standard)))
+	return generator(r.each(r.elements(v), r.applied("filter", args, named)))
 }
 
 // choose keeps the elements that pass, or fail, a test, of an attribute or of themselves; without a test, their truth counts.
@@ -321,40 +237,20 @@ func choose(byAttribute, want bool) any {
 	}
 }
 
-// readFloat is what Python's float() makes of a value.
+// readFloat is what Python's float() makes of a value, but no NaN.
 func readFloat(v any) (f float64, ok bool) {
 	mustExist(v)
-	if s, isText := v.(string); isText && !strings.ContainsAny(s, "xXpP") { // Go's own notations
-		f, err := strconv.ParseFloat(ungroup(strings.TrimFunc(s, isSpace)), 64)
-		return f, err == nil || math.IsInf(f, 0)
+	if s, isText := v.(string); isText {
+		foreign := func(c rune) bool { return c > unicode.MaxASCII && unicode.IsDigit(c) }
+		check(!strings.ContainsFunc(s, foreign), "ValueError: '%s' has other digits than 0 to 9", s)
+		f, err := strconv.ParseFloat(strings.TrimFunc(s, isSpace), 64)
+		check(!math.IsNaN(f), "ValueError: NaN is not supported")
+		return f, (err == nil || math.IsInf(f, 0)) && !strings.ContainsAny(s, "xX") // Go's own notation
 	}
 	return asFloat(v)
 }
 
-// spaces is a text as it is or so many spaces.
-func (r *run) spaces(width any) string {
-	if s, ok := width.(string); ok {
-		return s
-	}
-	return r.operate("*", " ", small(width)).(string)
-}
-
 var sequences = []string{"str", "Markup", "list", "tuple", "dict", "range", "Undefined"}
-
-var tests = map[string]any{
-	"test callable(v)":      isOf("function", "LoopContext", "Undefined"),
-	"test escaped(v)":       isOf("Markup"),
-	"test filter(name)":     func(r *run, name string) bool { return r.library["filter"][name] != nil },
-	"test float(v)":         isOf("float"),
-	"test integer(v)":       isOf("int"),
-	"test iterable(v)":      isOf(append(sequences, "generator", "dict_keys", "dict_values", "dict_items")...),
-	"test mapping(v)":       isOf("dict"),
-	"test sameas(v, other)": func(v, other any) bool { return v == other && typeName(v) != "Undefined" },
-	"test sequence(v)":      isOf(sequences...),
-	"test string(v)":        isOf("str", "Markup"),
-	"test test(name)":       func(r *run, name string) bool { return r.library["test"][name] != nil },
-	"test undefined(v)":     isOf("Undefined"),
-}
 
 func isOf(types ...string) any {
 	return func(v any) bool { return slices.Contains(types, typeName(v)) }

@@ -10,101 +10,69 @@ import (
 )
 
 var (
-	directive = regexp.MustCompile(`(?s)%(?:\((\w+)\))?([-+ 0]*)(\d{0,6})(\.\d{1,2})?(.?)`)
-	field     = regexp.MustCompile(`\{\{|\}\}|\{(\w*)(?:!([rs]))?(?::([<>]?)([+ ]?)(0?)(\d{0,6})(\.\d{1,2})?([a-zA-Z]?))?\}|[{}]`)
+	directive = regexp.MustCompile(`(?s)%(?:-?(?:[1-9]\d{0,2})?(?:\.\d{1,2})?s|[-+ 0]*\d{0,3}(?:\.\d{1,2})?[df]|.?)`)
+	field     = regexp.MustCompile(`\{\{|\}\}|\{(\w*)(?::([\d.]+f))?\}|[{}]`)
 )
 
-// percent is format % args, which are a mapping, a tuple or one value.
+// percent is format % args, which are a tuple or one value, for %s, %d and %f.
 func (r *run) percent(format string, args any) string {
 	values, used := []any{args}, 0
-	named, _ := args.(*dict)
 	if s, ok := args.(*seq); ok && s.kind == "tuple" {
 		values = s.items
 	}
 	text := directive.ReplaceAllStringFunc(format, func(text string) string {
-		m := directive.FindStringSubmatch(text)
-		name, flags, verb := m[1], m[2], m[5]
-		if verb == "%" {
+		if text == "%%" {
 			return "%"
 		}
-		v, ok := any(nil), false
-		if name != "" && named != nil {
-			v, ok = named.get(r, name)
-		} else if used < len(values) && name == "" {
-			v, ok = values[used], true
-			used++
-		}
-		check(ok && verb != "", "TypeError, KeyError or ValueError: no argument for %s, or incomplete", text)
-		switch f, isFloat := v.(float64); {
-		case verb == "s" || verb == "r":
-			if flags = strings.ReplaceAll(flags, "0", ""); verb == "r" {
-				v = r.repr(v)
+		check(used < len(values), "TypeError: not enough arguments for format string")
+		v := values[used]
+		used++
+		switch verb := text[len(text)-1]; {
+		case verb == 's':
+			v = r.str(v)
+		case (verb == 'd' || verb == 'f') && isNumber(v):
+			f, _ := asFloat(v)
+			check(finite(f), "ValueError or not supported: %s of inf", text)
+			if v = f; verb == 'd' {
+				v = whole(f)
 			}
-			return r.show(flags, m[3], m[4], "s", r.str(v))
-		case strings.Contains("diu", verb) && isFloat:
-			return r.show(flags, m[3], m[4], "d", whole(f))
-		case strings.Contains("iu", verb):
-			verb = "d"
+		default:
+			fail("ValueError or TypeError: %s of a %s is wrong or not supported", text, typeName(v))
 		}
-		return r.show(flags, m[3], m[4], verb, v)
+		text = fmt.Sprintf(text, v)
+		r.spend(len(text))
+		return text
 	})
 	lenient := slices.Contains([]string{"dict", "list", "Undefined"}, typeName(args)) // what Python takes for a mapping here
 	check(used == len(values) || lenient && used == 0, "TypeError: not all arguments converted during string formatting")
 	return text
 }
 
-// format is the method of that name of a text. Its fields have no attributes, fill characters or groups of digits.
+// format is the method of that name of a text; its fields are {}, {number}, {name} and these with a format such as :.2f.
 func (r *run) format(format string, pos []any, named *dict) string {
-	auto, manual := 0, false
+	auto, manual := 0, 0 // how many fields without and with a number
 	return field.ReplaceAllStringFunc(format, func(text string) string {
-		m := field.FindStringSubmatch(text)
-		name, align, flags, width, precision, verb := m[1], m[3], m[4]+m[5], m[6], m[7], m[8]
 		if text == "{{" || text == "}}" {
 			return text[:1]
 		}
-		v, ok := named.get(r, name)
+		m := field.FindStringSubmatch(text)
+		name := m[1]
+		v, ok := named.get(name)
 		i, err := strconv.Atoi(cmp.Or(name, strconv.Itoa(auto)))
 		if err == nil && i < len(pos) {
 			v, ok = pos[i], true
 		}
-		if manual = manual || err == nil && name != ""; name == "" {
+		if name == "" {
 			auto++
+		} else if err == nil {
+			manual++
 		}
-		check(ok && len(text) > 1 && (auto == 0 || !manual), "ValueError, KeyError or IndexError: wrong or unsupported field %s", text)
-		kind, bare := typeName(v), align+flags+width+precision+verb == ""
-		if m[2] == "r" {
-			v = r.repr(v)
-		} else if m[2] == "s" || bare {
-			v = r.str(v)
+		check(ok && len(text) > 1 && auto*manual == 0, "ValueError, KeyError or IndexError: wrong or unsupported field %s", text)
+		if m[2] != "" {
+			return r.percent("%"+m[2], tuple(v))
 		}
-		if _, isText := v.(string); isText {
-			check(flags == "", "ValueError: sign or zeros before text")
-			align, verb = cmp.Or(align, "<"), cmp.Or(verb, "s")
-		}
-		if align == "<" {
-			flags = "-" + strings.ReplaceAll(flags, "0", "")
-		}
-		return r.show(flags, width, precision, cmp.Or(verb, map[string]string{"int": "d", "bool": "d"}[kind]), v)
+		return r.str(v)
 	})
-}
-
-// show writes a value as C's printf does. Text has the verb s.
-func (r *run) show(flags, width, precision, verb string, v any) string {
-	n, _ := strconv.Atoi(width) // "" is 0
-	r.spend(n)
-	shape := "%" + flags + width
-	switch i, text := integer(v), ""; {
-	case typeName(v) == "str" && verb == "s":
-		text, _ = v.(string)
-		return fmt.Sprintf(shape+precision+verb, text)
-	case i != nil && verb != "" && strings.Contains("dxXob", verb) && precision == "":
-		return fmt.Sprintf(shape+verb, i)
-	case isNumber(v) && verb != "" && strings.Contains("eEfFgG", verb):
-		f, _ := asFloat(v)
-		check(finite(f), "ValueError: inf and nan are not supported in formats")
-		return fmt.Sprintf(shape+cmp.Or(precision, ".6")+verb, f)
-	}
-	return fail("ValueError or TypeError: format %s%s of a %s is wrong or not supported", shape, verb, typeName(v)).(string)
 }
 
 var (

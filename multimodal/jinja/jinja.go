@@ -4,18 +4,20 @@
 // # Language
 //
 // Statements: if, for (filter, else, recursive), break, continue, set (also block and namespace form), filter, macro,
-// call, raw, generation (renders its body). Expressions: Jinja's, with Python's arithmetic, slices, "%", str.format and
-// methods. What can be called is listed in builtins.jinja, where the language can say it, and in the tables filters, tests,
-// globals and methods; what Parse does not know is its error.
+// call, raw, generation (renders its body). Expressions: Jinja's, with Python's arithmetic, slices, methods, % (for %s, %d
+// and %f) and str.format (for fields without a format but :.2f). What can be called is listed in builtins.jinja, where the
+// language can say it, and in the tables filtersAndTests and methodsAndGlobals. What Parse does not know is its error; what
+// turns up later (a method, an argument) is Render's.
 // trim_blocks and lstrip_blocks are on; nothing is HTML-escaped; values are immutable.
 //
 // Different from Jinja: escaped or safe text can be shown, compared, added to and filtered, and no more; filters that return a
-// generator run at once, though it can be read only once; integers have at most 65,536 bits.
+// generator run at once, though it can be read only once; integers have 64 bits, in arithmetic and with floats 53, and longer
+// ones can be shown; there is no NaN; tuples are no keys of a dict; macros have no attributes.
 //
 // # Values
 //
-// Variables are nil, bool, int, int64, float64, string, []any, map[string]any (keys sorted, whole floats become integers) or
-// json.RawMessage, whose objects keep the order of their keys: pass messages and tools in that form.
+// Variables are what encoding/json can write; they arrive as that JSON, a whole float as an integer. In a json.RawMessage
+// objects keep the order of their keys and floats are floats: pass messages and tools in that form.
 package jinja
 
 import (
@@ -81,7 +83,7 @@ func (p *position) deeper() func() {
 type Template struct {
 	Now    func() time.Time // what strftime_now shows; time.Now unless set
 	source string
-	body   stmt
+	body   expr
 }
 
 // Parse compiles a template. The error is an *Error.
@@ -103,15 +105,13 @@ func (t *Template) Render(vars map[string]any) (out string, err error) {
 	for name, v := range vars {
 		r.scope.vars[name] = r.convert(v)
 	}
-	return r.capture(func() { t.body(r) }), nil
+	return r.str(t.body(r)), nil
 }
 
 type (
 	expr func(*run) any
-	stmt func(*run)
 	run  struct { // one rendering
 		position
-		out   *strings.Builder
 		scope *scope
 		jump  string // the break or continue on its way to the loop
 		now   func() time.Time
@@ -132,31 +132,14 @@ func (r *run) spend(n int) {
 	}
 }
 
-// put writes to the output, which is copied once more as it grows.
-func (r *run) put(parts ...string) {
-	for _, s := range parts {
-		r.spend(2 * len(s))
-		r.out.WriteString(s)
-	}
-}
-
-// capture returns what f writes.
-func (r *run) capture(f func()) string {
-	old := r.out
-	r.out = &strings.Builder{}
-	f()
-	text := r.out.String()
-	r.out = old
-	return text
-}
-
-// within runs body in a new scope above up.
-func (r *run) within(up *scope, body stmt) {
+// within evaluates body in a new scope above up.
+func (r *run) within(up *scope, body expr) any {
 	old := r.scope
 	r.scope = &scope{up: up, vars: map[string]any{}}
 	r.spend(2 * perValue)
-	body(r)
+	v := body(r)
 	r.scope = old
+	return v
 }
 
 func (r *run) variable(name string) any {
@@ -166,7 +149,7 @@ func (r *run) variable(name string) any {
 			return v
 		}
 	}
-	if f, ok := r.library["global"][name]; ok {
+	if f, ok := r.library["global "+name]; ok {
 		return f
 	}
 	return undefined("UndefinedError: '" + name + "' is undefined")

@@ -141,13 +141,10 @@ func unescape(s string) string {
 			return ""
 		case e == `\'` || e == `\"`:
 			return e[1:]
-		case e[1] >= '0' && e[1] <= '7':
-			octal, _ := strconv.ParseUint(e[1:], 8, 32) // of the pattern's digits
-			return string(rune(octal))
 		case err == nil && rest == "":
 			return string(c)
 		}
-		check(!strings.ContainsAny(e[1:2], "xuUN"), "TemplateSyntaxError: bad or unsupported escape '%s' in a string", e)
+		check(!strings.ContainsAny(e[1:2], "xuUN01234567"), "TemplateSyntaxError: bad or unsupported escape '%s' in a string", e)
 		return e
 	})
 }

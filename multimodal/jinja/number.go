@@ -3,78 +3,48 @@ package jinja
 import (
 	"cmp"
 	"math"
-	"math/big"
+	"reflect"
 	"slices"
 	"strings"
 )
 
-// maxBits bounds integers; Python shows none of more than 4,300 digits.
-const maxBits = 1 << 16
+// exact bounds the integers that floats hold exactly: others have no arithmetic.
+const exact = 1 << 53
 
-// integer is the value of an int or a bool; nil for others.
-func integer(v any) *big.Int {
-	switch v := v.(type) {
-	case int:
-		return big.NewInt(int64(v))
-	case *big.Int:
-		return v
-	case bool:
-		if v {
-			return big.NewInt(1)
-		}
-		return new(big.Int)
+// integer is the value of an int or a bool.
+func integer(v any) (i int, ok bool) {
+	check(reflect.TypeOf(v) != reflect.TypeFor[long](), "OverflowError: an integer of more than 64 bits can only be shown")
+	if v == true {
+		return 1, true
 	}
-	return nil
-}
-
-// normal is the value of an integer: an int where it can be one.
-func normal(z *big.Int) any {
-	check(z.BitLen() <= maxBits, "OverflowError: an integer of more than %d bits", maxBits)
-	if z.IsInt64() {
-		return int(z.Int64())
-	}
-	return z
-}
-
-// newFloat is a number without rounding; nil for other values. It must not be NaN.
-func newFloat(v any) *big.Float {
-	if f, ok := v.(float64); ok {
-		return big.NewFloat(f)
-	} else if i := integer(v); i != nil {
-		return new(big.Float).SetInt(i)
-	}
-	return nil
+	i, ok = v.(int)
+	return i, ok || v == false
 }
 
 func asFloat(v any) (f float64, ok bool) {
 	if f, ok = v.(float64); ok {
 		return f, true
-	} else if i := integer(v); i != nil {
-		f, _ = new(big.Float).SetInt(i).Float64()
-		check(finite(f), "OverflowError: int too large to convert to float")
-		return f, true
 	}
-	return 0, false
+	i, ok := integer(v)
+	check(max(i, -i) <= exact, "OverflowError: an integer of more than 53 bits can only be shown and compared with integers")
+	return float64(i), ok
 }
 
 func isNumber(v any) bool { return slices.Contains([]string{"int", "float", "bool"}, typeName(v)) }
 
-func isNaN(v any) bool { f, ok := v.(float64); return ok && math.IsNaN(f) }
-
 func finite(f float64) bool { return math.Abs(f) <= math.MaxFloat64 }
 
 // whole is f without its fraction.
-func whole(f float64) any {
-	check(finite(f), "OverflowError: cannot convert float infinity or NaN to integer")
-	i, _ := big.NewFloat(f).Int(nil)
-	return normal(i)
+func whole(f float64) int {
+	check(math.Abs(f) < exact, "OverflowError: float %v is infinite or an integer of more than 53 bits", f)
+	return int(f)
 }
 
-// small is an integer for a size or position: far beyond every limit, but no product with a size overflows.
+// small is an integer for a size or position of at most 36 bits: far beyond every limit, but no product with a size overflows.
 func small(v any) int {
-	i := integer(v)
-	check(i != nil && i.BitLen() <= 36, "TypeError: a size or position must be a small int, not %s", typeName(v))
-	return int(i.Int64())
+	i, ok := integer(v)
+	check(ok && i>>36 == i>>63, "TypeError: a size or position must be a small int, not %s", typeName(v))
+	return i
 }
 
 // operate is a op b for all operators but and, or.
@@ -86,78 +56,43 @@ func (r *run) operate(op string, a, b any) any {
 		return r.contains(b, a) == (op == "in")
 	case "<", "<=", ">", ">=":
 		c := r.compare(op, a, b)
-		return !isNaN(a) && !isNaN(b) && (c < 0 && op[0] == '<' || c > 0 && op[0] == '>' || c == 0 && len(op) == 2)
+		return c < 0 && op[0] == '<' || c > 0 && op[0] == '>' || c == 0 && len(op) == 2
 	case "~":
 		a, b, op = r.str(a), r.str(b), "+"
 	}
 	if s, ok := a.(string); ok && op == "%" {
 		return r.percent(s, b)
-	}
-	if x, y := typeName(a), typeName(b); op == "+" && (x == "Markup" && y == "str" || y == "Markup" && (x == "str" || x == "Markup")) {
-		return r.escape(a) + r.escape(b)
-	}
-	mustExist(a, b)
-	r.spend(size(a) + size(b))
-	if x, y := integer(a), integer(b); x != nil && y != nil && (op != "**" || y.Sign() >= 0) {
-		return integers(op, x, y)
-	} else if isNumber(a) && isNumber(b) {
-		x, _ := asFloat(a)
-		y, _ := asFloat(b)
-		z := floats[op](x, y)
-		check(y != 0 || !strings.Contains("//%", op), "ZeroDivisionError: division by zero")
-		check(op != "**" || finite(z) || !finite(x) || !finite(y), "OverflowError or a complex number: %v ** %v", x, y)
-		return z
-	}
-	if op == "*" && integer(a) != nil {
+	} else if op == "*" && isNumber(a) {
 		a, b = b, a
 	}
-	switch kind := typeName(a); {
-	case kind != "str" && kind != "list" && kind != "tuple":
-	case op == "*":
-		n := max(small(b), 0)
-		r.spend(size(a) * n)
-		if s, ok := a.(*seq); ok {
-			return &seq{kind: kind, items: slices.Repeat(s.items, n)}
-		}
-		return strings.Repeat(a.(string), n)
-	case op == "+" && kind == typeName(b):
-		if s, ok := a.(string); ok {
-			return s + b.(string)
-		}
+	r.spend(size(a) + size(b))
+	kind := typeName(a)
+	switch kind + " " + op + " " + typeName(b) {
+	case "str + str":
+		return a.(string) + b.(string)
+	case "Markup + Markup", "Markup + str", "str + Markup":
+		return r.escape(a) + r.escape(b)
+	case "list + list", "tuple + tuple":
 		return &seq{kind: kind, items: slices.Concat(a.(*seq).items, b.(*seq).items)}
+	case "str * int", "str * bool":
+		r.spend(size(a) * max(small(b), 0))
+		return strings.Repeat(a.(string), max(small(b), 0))
+	case "list * int", "list * bool", "tuple * int", "tuple * bool":
+		r.spend(size(a) * max(small(b), 0))
+		return &seq{kind: kind, items: slices.Repeat(a.(*seq).items, max(small(b), 0))}
 	}
-	return fail("TypeError: unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(a), typeName(b))
-}
-
-func integers(op string, x, y *big.Int) any {
-	z := new(big.Int)
-	switch op {
-	case "+":
-		z.Add(x, y)
-	case "-":
-		z.Sub(x, y)
-	case "*":
-		z.Mul(x, y)
-	case "**":
-		check(x.BitLen() <= 1 || y.IsInt64() && y.Int64() <= maxBits/int64(x.BitLen()-1), "OverflowError: an integer of too many bits")
-		z.Exp(x, y, nil)
-	default:
-		check(y.Sign() != 0, "ZeroDivisionError: division by zero")
-		if op == "/" {
-			f, _ := new(big.Rat).SetFrac(x, y).Float64()
-			check(finite(f), "OverflowError: integer division result too large for a float")
-			return math.Copysign(f, float64(cmp.Or(x.Sign(), 1)*y.Sign()))
-		}
-		_, m := z.QuoRem(x, y, new(big.Int))
-		if m.Sign()*y.Sign() < 0 { // rounded down, the remainder has the sign of the divisor
-			z.Sub(z, big.NewInt(1))
-			m.Add(m, y)
-		}
-		if op == "%" {
-			z = m
-		}
+	mustExist(a, b)
+	check(isNumber(a) && isNumber(b), "TypeError: unsupported operand type(s) for %s: '%s' and '%s'", op, kind, typeName(b))
+	x, _ := asFloat(a)
+	y, _ := asFloat(b)
+	check(y != 0 || !strings.Contains("//%", op), "ZeroDivisionError: division by zero")
+	z := floats[op](x, y)
+	check(!math.IsNaN(z) && (op != "**" || finite(z)), "OverflowError or not supported: %v %s %v", x, op, y)
+	if kind == "float" || typeName(b) == "float" || op == "/" || op == "**" && y < 0 {
+		return z
 	}
-	return normal(z)
+	check(math.Abs(z) < exact, "OverflowError: an integer of more than 53 bits is not supported")
+	return int(z)
 }
 
 var floats = map[string]func(x, y float64) float64{
@@ -172,12 +107,10 @@ var floats = map[string]func(x, y float64) float64{
 
 func modulo(x, y float64) float64 {
 	m := math.Mod(x, y)
-	if m == 0 {
-		return math.Copysign(0, y)
-	} else if (m < 0) != (y < 0) {
+	if m != 0 && (m < 0) != (y < 0) {
 		m += y
 	}
-	return m
+	return math.Copysign(m, y)
 }
 
 // equal is Python's ==.
@@ -185,24 +118,22 @@ func (r *run) equal(a, b any) bool {
 	a, b = plain(a), plain(b)
 	r.spend(perValue + min(size(a), size(b)))
 	if isNumber(a) && isNumber(b) {
-		return !isNaN(a) && !isNaN(b) && r.compare("==", a, b) == 0
+		return r.compare("==", a, b) == 0
 	}
+	defer r.deeper()()
 	switch x := a.(type) {
 	case *seq:
-		defer r.deeper()()
 		y, ok := b.(*seq)
 		return ok && x.kind == y.kind && slices.EqualFunc(x.items, y.items, r.equal)
 	case *dict:
-		defer r.deeper()()
 		y, ok := b.(*dict)
 		return ok && len(x.keys) == len(y.keys) && !slices.ContainsFunc(x.keys, func(k any) bool {
-			v, _ := x.get(r, k)
-			w, has := y.get(r, k)
+			v, _ := x.get(k)
+			w, has := y.get(k)
 			return !has || !r.equal(v, w)
 		})
 	case undefined:
-		_, ok := b.(undefined)
-		return ok
+		return typeName(b) == "Undefined"
 	}
 	return a == b
 }
@@ -212,30 +143,29 @@ func (r *run) compare(op string, a, b any) int {
 	mustExist(a, b)
 	r.spend(perValue + min(size(a), size(b)))
 	switch x := a.(type) {
-	case string:
-		if y, ok := b.(string); ok {
-			return strings.Compare(x, y)
-		}
 	case *seq:
 		if y, ok := b.(*seq); ok && x.kind == y.kind && (x.kind == "list" || x.kind == "tuple") {
 			defer r.deeper()()
-			for i, v := range x.items[:min(len(x.items), len(y.items))] {
-				if !r.equal(v, y.items[i]) {
-					return r.compare(op, v, y.items[i])
+			return slices.CompareFunc(x.items, y.items, func(a, b any) int {
+				if r.equal(a, b) {
+					return 0
 				}
-			}
-			return cmp.Compare(len(x.items), len(y.items))
+				return r.compare(op, a, b)
+			})
+		}
+	case string:
+		if y, ok := b.(string); ok {
+			return strings.Compare(x, y)
 		}
 	case int:
 		if y, ok := b.(int); ok {
 			return cmp.Compare(x, y)
 		}
 	}
-	check(isNumber(a) && isNumber(b), "TypeError: '%s' not supported between instances of '%s' and '%s'", op, typeName(a), typeName(b))
-	if isNaN(a) || isNaN(b) { // has no place
-		return 0
-	}
-	return newFloat(a).Cmp(newFloat(b))
+	x, ok := asFloat(a)
+	y, both := asFloat(b)
+	check(ok && both, "TypeError: '%s' not supported between instances of '%s' and '%s'", op, typeName(a), typeName(b))
+	return cmp.Compare(x, y)
 }
 
 func (r *run) contains(box, v any) bool {
@@ -246,7 +176,7 @@ func (r *run) contains(box, v any) bool {
 		r.spend(len(box))
 		return strings.Contains(box, s)
 	case *dict:
-		_, ok := box.get(r, v)
+		_, ok := box.get(v)
 		return ok
 	}
 	return slices.ContainsFunc(r.iterate(box), func(e any) bool { return r.equal(e, v) })

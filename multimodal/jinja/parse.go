@@ -2,7 +2,6 @@ package jinja
 
 import (
 	"errors"
-	"math/big"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,7 +12,7 @@ type parser struct {
 	position
 	tokens  []token         // those that are left
 	loops   int             // for statements around here within the macro
-	special map[string]bool // which of varargs, kwargs and caller the macro around here reads
+	special map[string]bool // the names that the macro around here reads
 	library
 }
 
@@ -111,12 +110,7 @@ func (p *parser) binary(least int) expr {
 			if p.has("else") {
 				other = p.expression()
 			}
-			left = func(r *run) any {
-				if truth(b(r)) {
-					return a(r)
-				}
-				return other(r)
-			}
+			left = branch(b, a, other)
 		case op == "and" || op == "or":
 			left = func(r *run) any {
 				if v := a(r); truth(v) == (op == "or") {
@@ -135,21 +129,24 @@ func (p *parser) binary(least int) expr {
 	}
 }
 
+func branch(condition, then, other expr) expr {
+	return func(r *run) any {
+		if truth(condition(r)) {
+			return then(r)
+		}
+		return other(r)
+	}
+}
+
 func (p *parser) unary(withFilters bool) expr {
-	minus := p.is("-")
-	if !minus && !p.is("+") {
+	if !p.is("-", "+") {
 		return p.postfix(p.primary(), withFilters)
 	}
-	p.take()
-	done := p.deeper()
+	defer p.deeper()()
+	factor := map[string]int{"-": -1, "+": 1}[p.take().text]
 	operand := p.unary(false)
-	done()
 	return p.postfix(func(r *run) any {
-		v := r.operate("-", operand(r), 0) // only numbers have a sign
-		if minus {
-			v = r.operate("*", v, -1)
-		}
-		return v
+		return r.operate("*", r.operate("-", operand(r), 0), factor) // only numbers have a difference
 	}, withFilters)
 }
 
@@ -163,7 +160,7 @@ func (p *parser) primary() expr {
 		if v, ok := constants[t.text]; ok {
 			return constant(v)
 		}
-		p.special[t.text] = p.special[t.text] || slices.Contains([]string{"varargs", "kwargs", "caller"}, t.text)
+		p.special[t.text] = true
 		return func(r *run) any { return r.variable(t.text) }
 	case number:
 		return constant(parseNumber(t.text))
@@ -197,8 +194,7 @@ func (p *parser) primary() expr {
 			return d
 		}
 	}
-	fail("TemplateSyntaxError: unexpected '%s'", t.text)
-	return nil
+	return constant(fail("TemplateSyntaxError: unexpected '%s'", t.text))
 }
 
 func constant(v any) expr {
@@ -218,11 +214,14 @@ func (p *parser) commas(closing string, item func()) {
 
 // parseNumber reads a number of a template or of JSON; what is beyond the range of floats is infinite, as in Python.
 func parseNumber(s string) any {
-	if i, ok := new(big.Int).SetString(s, 0); ok {
-		return normal(i)
+	i, err := strconv.ParseInt(s, 0, 64)
+	if err == nil {
+		return int(i)
+	} else if digits := strings.ReplaceAll(s, "_", ""); strings.Trim(digits, "-0123456789") == "" && len(digits) <= 4300 {
+		return long(digits)
 	}
-	f, err := strconv.ParseFloat(strings.ReplaceAll(s, "_", ""), 64)
-	check(!errors.Is(err, strconv.ErrSyntax), "ValueError: the number %.20s is not supported", s)
+	f, err := strconv.ParseFloat(s, 64)
+	check(!errors.Is(err, strconv.ErrSyntax) && strings.ContainsAny(s, ".eE"), "ValueError: the number %.20s is not supported", s)
 	return f
 }
 
@@ -232,21 +231,17 @@ func (p *parser) postfix(e expr, withFilters bool) expr {
 		of := e
 		switch {
 		case !filtered && p.has("."):
-			if t := p.tokens[0]; t.kind == number {
-				i := parseNumber(p.take().text)
-				e = func(r *run) any { return r.member(of(r), i, item, attribute) }
-				continue
+			key := any(p.tokens[0].text)
+			if p.tokens[0].kind == number {
+				key = parseNumber(p.take().text)
+			} else {
+				p.name()
 			}
-			attr := p.name()
-			e = func(r *run) any { return r.member(of(r), attr, attribute, item) }
+			e = func(r *run) any { return r.member(of(r), key, attribute, item) }
 		case !filtered && p.has("["):
 			e = p.subscript(of)
 		case p.is("("):
-			args := p.arguments(of)
-			e = func(r *run) any {
-				pos, named := args(r)
-				return r.call(r.callee(pos[0]), pos[1:], named)
-			}
+			e = p.call(of).value
 		case withFilters && p.has("|"):
 			e, filtered = p.filter(of, "filter"), true
 		case withFilters && p.is("is", "is not"):
@@ -261,47 +256,76 @@ func (p *parser) postfix(e expr, withFilters bool) expr {
 
 // subscript parses what stands in v[…]: an index or a slice.
 func (p *parser) subscript(of expr) expr {
-	bounds := [3]expr{constant(nil), constant(nil), constant(nil)}
 	check(!p.is("]"), "TemplateSyntaxError: expected a subscript expression")
-	colons := 0
-	for more := true; more; colons++ {
-		check(colons < 3, "TemplateSyntaxError: expected token ']', got ':'")
+	var bounds []expr
+	for more := true; more; more = len(bounds) < 3 && p.has(":") {
+		bound := constant(nil)
 		if !p.is(":", "]") {
-			bounds[colons] = p.expression()
+			bound = p.expression()
 		}
-		more = p.has(":")
+		bounds = append(bounds, bound)
 	}
 	p.expect("]")
-	if colons == 1 {
+	if len(bounds) == 1 {
 		return func(r *run) any { return r.member(of(r), bounds[0](r), item, attribute) }
 	}
+	bounds = append(bounds, constant(nil)) // without a step
 	return func(r *run) any { return r.slice(of(r), bounds[0](r), bounds[1](r), bounds[2](r)) }
 }
 
-// signature parses (a, b=1); "*" is for built-ins only.
-func (p *parser) signature() (s signature) {
+// signature parses (a, b=1); missing is the value of a parameter that gets none.
+func (p *parser) signature(missing func(param string) any) (s signature) {
 	p.expect("(")
+	optional := false
 	p.commas(")", func() {
-		if p.has("*") {
-			s.special = map[string]bool{"varargs": true, "kwargs": true}
-			return
-		}
-		s.params, s.defaults = append(s.params, p.name()), append(s.defaults, nil)
+		param := p.name()
+		value := expr(func(*run) any { return missing(param) })
 		if p.has("=") {
-			s.defaults[len(s.defaults)-1] = p.expression()
-		} else if n := len(s.defaults); n > 1 {
-			check(s.defaults[n-2] == nil, "TemplateSyntaxError: non-default argument follows default argument")
+			value, optional = p.expression(), true
+		} else {
+			check(!optional, "TemplateSyntaxError: non-default argument follows default argument")
 		}
+		s.params, s.defaults = append(s.params, param), append(s.defaults, value)
 	})
 	return s
 }
 
-type arguments func(*run) (pos []any, named *dict)
+// call is the call of the first value with the others as arguments.
+type call struct {
+	kinds  []string // "", "*", "**" or a name
+	values []expr
+}
 
-// arguments parses those of a call, (a, *list, c=d, **dict), if there are any. The given values stand before them.
-func (p *parser) arguments(values ...expr) arguments {
+func (c *call) add(kind string, value expr) {
+	c.kinds, c.values = append(c.kinds, kind), append(c.values, value)
+}
+
+func (c *call) value(r *run) any {
+	var pos []any
+	named := &dict{}
+	for i, v := range eval(r, c.values) {
+		switch kind := c.kinds[i]; kind {
+		case "":
+			pos = append(pos, v)
+		case "*":
+			pos = append(pos, r.iterate(v)...)
+		case "**":
+			named.update(r, v)
+		default:
+			named.put(r, kind, v)
+		}
+	}
+	if l, ok := pos[0].(*loop); ok {
+		check(l.again != nil, "TypeError: the loop must have the 'recursive' marker to be called recursively")
+		pos[0] = l.again
+	}
+	return r.call(as[*function](pos[0]), pos[1:], named)
+}
+
+// call parses arguments, (a, *list, c=d, **dict), if there are any; the given values stand before them.
+func (p *parser) call(values ...expr) *call {
 	defer p.deeper()()
-	kinds := make([]string, len(values)) // "", "*", "**" or a name
+	c := &call{make([]string, len(values)), values}
 	if p.has("(") {
 		p.commas(")", func() {
 			kind := ""
@@ -311,43 +335,23 @@ func (p *parser) arguments(values ...expr) arguments {
 				kind = p.name()
 				p.take()
 			}
-			n := len(kinds)
-			check(kind != "" || n == 0 || kinds[n-1] == "", "TemplateSyntaxError: invalid syntax for function call expression")
-			kinds, values = append(kinds, kind), append(values, p.expression())
+			check(kind != "" || c.kinds[len(c.kinds)-1] == "", "TemplateSyntaxError: invalid syntax for function call expression")
+			c.add(kind, p.expression())
 		})
 	}
-	return func(r *run) (pos []any, named *dict) {
-		named = &dict{}
-		for i, v := range eval(r, values) {
-			switch kinds[i] {
-			case "":
-				pos = append(pos, v)
-			case "*":
-				pos = append(pos, r.iterate(v)...)
-			case "**":
-				named.update(r, v)
-			default:
-				named.put(r, kinds[i], v)
-			}
-		}
-		return pos, named
-	}
+	return c
 }
 
 // filter parses the name of a filter or test and its arguments; a test's only argument needs no brackets.
 func (p *parser) filter(of expr, what string) expr {
 	label := p.name()
-	f, ok := p.library[what][label]
+	f, ok := p.library[what+" "+label]
 	check(ok, "TemplateAssertionError: no %s named '%s'", what, label)
 	check(what == "filter" || !p.is("is", "is not", "not in"), "TemplateSyntaxError: tests cannot be chained")
-	values := []expr{of}
+	values := []expr{constant(f), of}
 	if t := p.tokens[0]; what == "test" && (t.kind == str || t.kind == number || p.is("[", "{") ||
 		t.kind == name && !p.is("else", "or", "and")) {
 		values = append(values, p.postfix(p.primary(), false))
 	}
-	args := p.arguments(values...)
-	return func(r *run) any {
-		pos, named := args(r)
-		return r.call(f, pos, named)
-	}
+	return p.call(values...).value
 }

@@ -1,17 +1,14 @@
 package jinja
 
-import (
-	"maps"
-	"slices"
-)
+import "slices"
 
 // body parses up to a block tag with one of the names, which it takes, or to the end if there are none.
-func (p *parser) body(ends ...string) (stmt, string) {
+func (p *parser) body(ends ...string) (expr, string) {
 	defer p.deeper()()
 	opened, depth := p.at, p.depth
-	var list []stmt
+	var list []expr
 	for {
-		var s stmt
+		var s expr
 		t := p.take()
 		p.depth = depth
 		switch {
@@ -20,11 +17,11 @@ func (p *parser) body(ends ...string) (stmt, string) {
 			check(len(ends) == 0, "TemplateSyntaxError: unexpected end of template, expected one of %v", ends)
 			return block(list), ""
 		case t.kind == data:
-			s = func(r *run) { r.put(t.text) }
+			s = constant(t.text)
 		case t.text == "{{":
 			e := p.sequence(p.expression)
 			p.expect("}}")
-			s = func(r *run) { r.put(r.str(e(r))) }
+			s = func(r *run) any { return r.str(e(r)) }
 		default:
 			tag := p.name()
 			if slices.Contains(ends, tag) {
@@ -32,93 +29,97 @@ func (p *parser) body(ends ...string) (stmt, string) {
 			}
 			s = p.statement(tag)
 		}
-		list = append(list, func(r *run) {
+		list = append(list, func(r *run) any {
 			r.at = t.at
 			r.spend(perValue)
-			s(r)
+			return s(r)
 		})
 	}
 }
 
-func block(list []stmt) stmt {
-	return func(r *run) {
-		for _, s := range list {
-			if s(r); r.jump != "" {
-				return
-			}
+// block is what the statements write, up to a break or continue.
+func block(list []expr) expr {
+	return func(r *run) any {
+		var written []any
+		for i := 0; i < len(list) && r.jump == ""; i++ {
+			written = append(written, list[i](r))
 		}
+		return r.join(written, "")
 	}
 }
 
 // content parses the rest of a tag, a body and the end tag.
-func (p *parser) content(closing string) stmt {
+func (p *parser) content(closing string) expr {
 	p.expect("%}")
 	body, _ := p.body(closing)
 	p.expect("%}")
 	return body
 }
 
-func (p *parser) statement(tag string) stmt {
+// statement parses a tag and what belongs to it; its value is the text that it writes.
+func (p *parser) statement(tag string) expr {
 	switch tag {
 	case "if":
 		return p.ifs()
 	case "for":
 		return p.fors()
 	case "set":
-		return p.set()
+		assign := p.target()
+		var e expr
+		if p.has("=") {
+			e = p.sequence(p.expression)
+			p.expect("%}")
+		} else {
+			e = p.filtered("endset", false)
+		}
+		return silent(func(r *run) { assign(r, e(r)) })
+	case "filter":
+		return p.filtered("endfilter", true)
 	case "macro":
 		label := p.name()
-		macro := p.macro(label, p.signature(), "endmacro")
-		return func(r *run) { r.scope.vars[label] = macro(r) }
+		macro := p.macro(label, p.signature(notProvided), "endmacro")
+		return silent(func(r *run) { r.scope.vars[label] = macro(r) })
 	case "call": // of a macro, which gets the body as caller
 		params := signature{}
 		if p.is("(") {
-			params = p.signature()
+			params = p.signature(notProvided)
 		}
 		callee := p.primary()
 		check(p.is("("), "TemplateSyntaxError: expected call")
-		args, caller := p.arguments(callee), p.macro("caller", params, "endcall")
-		return func(r *run) {
-			pos, named := args(r)
-			named.put(r, "caller", caller(r))
-			r.put(r.str(r.call(r.callee(pos[0]), pos[1:], named)))
-		}
-	case "filter":
-		var content stmt
-		e := p.filters(p.filter(captured(&content), "filter"))
-		content = p.content("endfilter")
-		return func(r *run) { r.put(r.str(e(r))) }
+		c := p.call(callee)
+		c.add("caller", p.macro("caller", params, "endcall"))
+		return c.value
 	case "generation": // marks what the model wrote; here only a scope
 		loops := p.loops
 		p.loops = 0
 		content := p.content("endgeneration")
 		p.loops = loops
-		return func(r *run) { r.within(r.scope, content) }
+		return func(r *run) any { return r.within(r.scope, content) }
 	case "break", "continue":
 		check(p.loops > 0, "TemplateSyntaxError: '%s' outside loop", tag)
 		p.expect("%}")
-		return func(r *run) { r.jump = tag }
+		return silent(func(r *run) { r.jump = tag })
 	}
-	fail("TemplateSyntaxError: unknown or unsupported tag '%s'", tag)
-	return nil
+	return constant(fail("TemplateSyntaxError: unknown or unsupported tag '%s'", tag))
 }
 
-func (p *parser) ifs() stmt {
+// silent is a statement that writes nothing.
+func silent(do func(*run)) expr {
+	return func(r *run) any {
+		do(r)
+		return ""
+	}
+}
+
+func (p *parser) ifs() expr {
 	cond := p.sequence(p.simple)
 	p.expect("%}")
 	then, tag := p.body("elif", "else", "endif")
-	other := p.otherwise(tag, "endif")
-	return func(r *run) {
-		if truth(cond(r)) {
-			then(r)
-		} else {
-			other(r)
-		}
-	}
+	return branch(cond, then, p.otherwise(tag, "endif"))
 }
 
 // otherwise parses what stands behind a body that ended with the given tag: a further condition, an else, or nothing.
-func (p *parser) otherwise(tag, closing string) stmt {
+func (p *parser) otherwise(tag, closing string) expr {
 	switch tag {
 	case "elif":
 		defer p.deeper()()
@@ -162,29 +163,14 @@ func (p *parser) target() func(*run, any) {
 	}
 }
 
-func (p *parser) set() stmt {
-	assign := p.target()
-	if p.has("=") {
-		e := p.sequence(p.expression)
-		p.expect("%}")
-		return func(r *run) { assign(r, e(r)) }
-	}
-	var content stmt
-	e := p.filters(captured(&content))
-	content = p.content("endset")
-	return func(r *run) { assign(r, e(r)) }
-}
-
-// captured is what a body writes.
-func captured(body *stmt) expr {
-	return func(r *run) any { return r.capture(func() { r.within(r.scope, *body) }) }
-}
-
-// filters parses filters behind e.
-func (p *parser) filters(e expr) expr {
-	for p.has("|") {
+// filtered parses the rest of a tag with filters, the first maybe without "|", and the content that they are applied to.
+func (p *parser) filtered(closing string, named bool) expr {
+	var content expr
+	e := func(r *run) any { return r.within(r.scope, content) }
+	for ; named || p.has("|"); named = false {
 		e = p.filter(e, "filter")
 	}
+	content = p.content(closing)
 	return e
 }
 
@@ -192,11 +178,10 @@ func (p *parser) filters(e expr) expr {
 type loop struct {
 	items    []any
 	i, depth int
-	last     *seq      // what changed has seen
 	again    *function // of a recursive loop
 }
 
-func (p *parser) fors() stmt {
+func (p *parser) fors() expr {
 	assign := p.target()
 	p.expect("in")
 	over, test := p.sequence(p.simple), constant(true)
@@ -209,36 +194,36 @@ func (p *parser) fors() stmt {
 	body, tag := p.body("else", "endfor")
 	p.loops--
 	other := p.otherwise(tag, "endfor")
-	var visit func(r *run, around *scope, v any, depth int)
-	visit = func(r *run, around *scope, v any, depth int) {
-		l := &loop{depth: depth, items: r.keep(r.iterate(v), func(e any) (ok bool) {
-			r.within(around, func(*run) {
+	var visit func(r *run, around *scope, v any, depth int) string
+	visit = func(r *run, around *scope, v any, depth int) string {
+		l := &loop{depth: depth, items: r.keep(r.iterate(v), func(e any) bool {
+			return r.within(around, func(*run) any {
 				assign(r, e)
-				ok = truth(test(r))
-			})
-			return ok
+				return truth(test(r))
+			}) == true
 		})}
 		if recursive {
-			l.again = &function{signature: signature{params: []string{"items"}, defaults: []expr{nil}}, label: "loop"}
-			l.again.do = func(r *run, args []any) any {
-				return r.capture(func() { visit(r, around, args[0], depth+1) })
-			}
+			l.again = &function{signature: signature{[]string{"items"}, []expr{constant(nil)}}, label: "loop", do: func(r *run) any {
+				return visit(r, around, r.scope.vars["items"], depth+1)
+			}}
 		}
+		var written []any
 		empty := true // no iteration came to its end
 		for ; l.i < len(l.items) && r.jump != "break"; l.i++ {
 			r.jump = ""
-			r.within(around, func(*run) {
+			written = append(written, r.within(around, func(*run) any {
 				assign(r, l.items[l.i])
 				r.scope.vars["loop"] = l
-				body(r)
-			})
+				return body(r)
+			}))
 			empty = empty && r.jump != ""
 		}
 		if r.jump = ""; empty {
-			r.within(around, other)
+			written = append(written, r.within(around, other))
 		}
+		return r.join(written, "")
 	}
-	return func(r *run) { visit(r, r.scope, over(r), 1) }
+	return func(r *run) any { return visit(r, r.scope, over(r), 1) }
 }
 
 // keep is the elements that pass.
@@ -252,20 +237,22 @@ func (r *run) keep(items []any, pass func(any) bool) []any {
 	return kept
 }
 
+func notProvided(param string) any {
+	return undefined("UndefinedError: parameter '" + param + "' was not provided")
+}
+
 // macro parses the rest of a macro or of a call. The result is the macro as a value that sees the scope of its definition.
-func (p *parser) macro(label string, s signature, closing string) func(*run) *function {
+func (p *parser) macro(label string, s signature, closing string) expr {
 	loops, special := p.loops, p.special
 	p.loops, p.special = 0, map[string]bool{} // a loop around the macro cannot be left from within
-	check(s.special == nil, "TemplateSyntaxError: expected token 'name', got '*'")
-	body := p.content(closing)
-	s.special = p.special
-	maps.DeleteFunc(s.special, func(name string, known bool) bool { return !known || slices.Contains(s.params, name) })
+	f := function{signature: s, special: p.special, label: "Macro '" + label + "'", do: p.content(closing)}
 	p.loops, p.special = loops, special
-	for i, param := range s.params {
-		if s.defaults[i] == nil {
-			s.defaults[i] = constant(undefined("UndefinedError: parameter '" + param + "' was not provided"))
-		}
+	for _, param := range s.params {
+		delete(f.special, param)
 	}
-	do := func(r *run, _ []any) any { return r.capture(func() { body(r) }) }
-	return func(r *run) *function { return &function{s, "Macro '" + label + "'", nil, r.scope, do} }
+	return func(r *run) any {
+		macro := f
+		macro.around = r.scope
+		return &macro
+	}
 }

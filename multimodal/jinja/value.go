@@ -4,20 +4,18 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
-	"math/big"
 	"reflect"
 	"strings"
 )
 
-// A value is nil, bool, int, *big.Int (beyond int), float64, string, *loop, *function or one of these.
+// A value is nil, bool, int, float64, string, *loop, *function or one of these.
 type (
 	undefined string // the error that its use raises
+	long      string // the digits of an integer of more than 64 bits
 	markup    string // text that was escaped or is safe: it can be shown, and little else
 	seq       struct {
 		kind  string // Python's type: list, tuple, range, generator (can be read once), dict_keys, dict_values or dict_items
 		items []any
-		repr  string // where it does not show the items
-		group bool   // a tuple of a grouper and a list
 	}
 	dict struct { // in the order of its keys
 		keys   []any
@@ -25,6 +23,21 @@ type (
 	}
 	namespace struct{ dict }
 )
+
+var typeNames = map[reflect.Type]string{
+	nil: "NoneType", reflect.TypeFor[bool](): "bool", reflect.TypeFor[int](): "int", reflect.TypeFor[long](): "int",
+	reflect.TypeFor[float64](): "float", reflect.TypeFor[string](): "str", reflect.TypeFor[markup](): "Markup",
+	reflect.TypeFor[*dict](): "dict", reflect.TypeFor[*namespace](): "Namespace", reflect.TypeFor[*loop](): "LoopContext",
+	reflect.TypeFor[*function](): "function", reflect.TypeFor[undefined](): "Undefined",
+}
+
+// typeName is Python's name of a value's type.
+func typeName(v any) string {
+	if s, ok := v.(*seq); ok {
+		return s.kind
+	}
+	return typeNames[reflect.TypeOf(v)]
+}
 
 // plain is v, which is a string if it is marked text.
 func plain(v any) any {
@@ -43,33 +56,27 @@ func list[T any](parts []T) *seq {
 	return &seq{kind: "list", items: items}
 }
 
-func tuple(items ...any) *seq { return &seq{kind: "tuple", items: items} }
+func tuple(items ...any) *seq       { return &seq{kind: "tuple", items: items} }
+func generator(items []any) *seq    { return &seq{kind: "generator", items: items} }
+func entry(pair any) (key, val any) { return pair.(*seq).items[0], pair.(*seq).items[1] }
 
-func generator(items []any) *seq {
-	return &seq{kind: "generator", items: items}
-}
-
-// key is the Go value that stands for k among a dict's keys: equal numbers are one, and tuples go by what they hold.
-func (r *run) key(k any) any {
-	k = plain(k)
-	kind := typeName(k)
-	check(kind != "list" && kind != "dict", "TypeError: unhashable type: '%s'", kind)
-	if f, ok := k.(float64); ok && f == math.Trunc(f) && finite(f) {
-		k = whole(f)
+// key is the Go value that stands for k among a dict's keys: equal numbers are one.
+func key(k any) any {
+	_, isSeq := k.(*seq)
+	check(!isSeq && typeName(k) != "dict", "TypeError: unhashable or unsupported as a key: '%s'", typeName(k))
+	if f, ok := k.(float64); ok && f == math.Trunc(f) && math.Abs(f) < 1e18 {
+		return int(f)
+	} else if i, ok := integer(k); ok {
+		return i
 	}
-	if i := integer(k); i != nil {
-		return [1]string{i.String()}
-	} else if kind == "tuple" {
-		return [2]string{r.repr(k)}
-	}
-	return k
+	return plain(k)
 }
 
 func (d *dict) put(r *run, k, v any) {
 	if d.values == nil {
 		d.values = map[any]any{}
 	}
-	at := r.key(k)
+	at := key(k)
 	if _, ok := d.values[at]; !ok {
 		r.spend(4 * perValue)
 		d.keys = append(d.keys, k)
@@ -77,15 +84,15 @@ func (d *dict) put(r *run, k, v any) {
 	d.values[at] = v
 }
 
-func (d *dict) get(r *run, k any) (any, bool) {
-	v, ok := d.values[r.key(k)]
+func (d *dict) get(k any) (any, bool) {
+	v, ok := d.values[key(k)]
 	return v, ok
 }
 
-func (d *dict) items(r *run) []any {
+func (d *dict) items() []any {
 	items := make([]any, len(d.keys))
 	for i, k := range d.keys {
-		items[i] = tuple(k, d.values[r.key(k)])
+		items[i] = tuple(k, d.values[key(k)])
 	}
 	return items
 }
@@ -93,7 +100,7 @@ func (d *dict) items(r *run) []any {
 // update adds what Python's dict() takes: a mapping or pairs.
 func (d *dict) update(r *run, v any) {
 	if from, ok := v.(*dict); ok {
-		v = list(from.items(r))
+		v = list(from.items())
 	}
 	for _, pair := range r.iterate(v) {
 		kv := r.iterate(pair)
@@ -104,19 +111,11 @@ func (d *dict) update(r *run, v any) {
 
 // convert makes a value of a variable that Render was given.
 func (r *run) convert(v any) any {
-	switch v := v.(type) {
-	case nil, bool, string, int, float64:
-		return v
-	case int64:
-		return int(v)
-	case []any, map[string]any, json.RawMessage:
-		text, err := json.Marshal(v)
-		check(err == nil, "ValueError: a variable is no JSON: %v", err)
-		dec := json.NewDecoder(bytes.NewReader(text))
-		dec.UseNumber()
-		return r.decode(dec)
-	}
-	return fail("TypeError: variables of Go type %T are not supported", v)
+	text, err := json.Marshal(v)
+	check(err == nil, "TypeError: a variable of Go type %T is no JSON: %v", v, err)
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	return r.decode(dec)
 }
 
 // decode reads one JSON value, objects in the order of their keys. The text is well-formed: json.Marshal gave it.
@@ -143,34 +142,13 @@ func (r *run) decode(dec *json.Decoder) any {
 	return token
 }
 
-var typeNames = map[reflect.Type]string{
-	nil: "NoneType", reflect.TypeFor[bool](): "bool", reflect.TypeFor[int](): "int", reflect.TypeFor[*big.Int](): "int",
-	reflect.TypeFor[float64](): "float", reflect.TypeFor[string](): "str", reflect.TypeFor[markup](): "Markup",
-	reflect.TypeFor[*dict](): "dict", reflect.TypeFor[*namespace](): "Namespace", reflect.TypeFor[*loop](): "LoopContext",
-	reflect.TypeFor[*function](): "function", reflect.TypeFor[undefined](): "Undefined",
-}
-
-// typeName is Python's name of a value's type.
-func typeName(v any) string {
-	if s, ok := v.(*seq); ok {
-		return s.kind
-	}
-	return typeNames[reflect.TypeOf(v)]
-}
-
 // size is what making a value counts for.
 func size(v any) int {
-	switch v := v.(type) {
-	case *seq:
-		return perValue * len(v.items)
-	case *big.Int:
-		return v.BitLen()
-	case string:
-		return len(v)
-	case markup:
-		return len(v)
+	if s, ok := v.(*seq); ok {
+		return perValue * len(s.items)
 	}
-	return 0
+	s, _ := plain(v).(string)
+	return len(s)
 }
 
 func truth(v any) bool {
@@ -189,7 +167,7 @@ func truth(v any) bool {
 func (r *run) iterate(v any) []any {
 	switch v := v.(type) {
 	case string:
-		r.spend(24 * len(v))
+		r.spend(8 * len(v))
 		return list(strings.Split(v, "")).items
 	case *seq:
 		items := v.items
@@ -210,12 +188,9 @@ func (r *run) iterate(v any) []any {
 // what it meets.
 func mustExist(values ...any) {
 	for _, v := range values {
-		switch v := v.(type) {
-		case undefined:
-			fail("%s", string(v))
-		case markup:
-			fail("this is not supported for text that is escaped or safe")
-		}
+		missing, isMissing := v.(undefined)
+		check(!isMissing, "%s", string(missing))
+		check(typeName(v) != "Markup", "this is not supported for text that is escaped or safe")
 	}
 }
 

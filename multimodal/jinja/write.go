@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"math/big"
 	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // str is Python's str.
@@ -25,151 +25,125 @@ func (r *run) str(v any) string {
 }
 
 // repr is Python's repr.
-func (r *run) repr(v any) string { return r.write(writer{comma: ", ", colon: ": "}, v) }
+func (r *run) repr(v any) string {
+	return r.write(writer{names: inPython, comma: ", ", colon: ": "}, v)
+}
 
 func (r *run) write(w writer, v any) string {
 	w.run = r
-	return r.capture(func() { w.value(v, w.newline) })
+	return w.value(v, w.newline)
 }
 
 // writer writes values as Python's repr or as JSON.
 type writer struct {
 	*run
 	json, ascii, sort bool
-	comma, colon      string // what follows an element and a key
-	newline, indent   string // what precedes an item, and more of it per level; "" for one line
+	names             map[string]string // of what Go calls otherwise
+	comma, colon      string            // what follows an element and a key
+	newline, indent   string            // what precedes an item, and more of it per level; "" for one line
 }
 
-func (w *writer) value(v any, newline string) {
+var (
+	inPython = map[string]string{"<nil>": "None", "true": "True", "false": "False", "+Inf": "inf", "-Inf": "-inf"}
+	inJSON   = map[string]string{"<nil>": "null", "+Inf": "Infinity", "-Inf": "-Infinity"}
+)
+
+func (w *writer) value(v any, newline string) string {
 	defer w.deeper()()
 	w.spend(perValue)
 	if w.json {
 		v = plain(v)
 	}
 	switch v := v.(type) {
-	case string:
-		w.quote(v)
-	case *dict:
-		items := v.items(w.run)
-		if w.sort {
-			items = w.sorted(items, w.getter("0", true), false)
-		}
-		w.members("{", items, "}", newline, w.pair)
-	case *seq:
-		switch {
-		case w.json && v.kind != "list" && v.kind != "tuple":
-			fail(notJSON, v.kind)
-		case v.repr != "":
-			w.put(v.repr)
-		case v.kind == "generator" || v.kind == "range":
-			fail("TypeError: an iterator or part of a range has no text; it can become a list")
-		case v.kind == "list" || w.json:
-			w.members("[", v.items, "]", newline, w.value)
-		case v.kind == "tuple" && len(v.items) == 1:
-			w.members("(", v.items, ",)", newline, w.value)
-		case v.kind == "tuple":
-			w.members("(", v.items, ")", newline, w.value)
-		default:
-			w.members(v.kind+"([", v.items, "])", newline, w.value)
-		}
-	default:
-		w.put(w.scalar(v))
-	}
-}
-
-// members writes the elements of a list or the pairs of a dict.
-func (w *writer) members(open string, items []any, closing, newline string, write func(v any, newline string)) {
-	w.put(open)
-	for i, e := range items {
-		if i > 0 {
-			w.put(w.comma)
-		}
-		w.put(newline, w.indent)
-		write(e, newline+w.indent)
-	}
-	if len(items) > 0 {
-		w.put(newline)
-	}
-	w.put(closing)
-}
-
-// pair writes a key and its value; JSON has only text as keys.
-func (w *writer) pair(kv any, newline string) {
-	key, v := kv.(*seq).items[0], kv.(*seq).items[1]
-	if w.json && typeName(key) != "str" {
-		check(key == nil || isNumber(key), "TypeError: keys must be str, int, float, bool or None, not %s", typeName(key))
-		key = w.write(writer{json: true}, key)
-	}
-	w.value(key, "")
-	w.put(w.colon)
-	w.value(v, newline)
-}
-
-const notJSON = "TypeError: Object of type %s is not JSON serializable"
-
-var (
-	pythonNames = map[string]string{"<nil>": "None", "true": "True", "false": "False", "+Inf": "inf", "-Inf": "-inf", "NaN": "nan"}
-	jsonNames   = map[string]string{"<nil>": "null", "+Inf": "Infinity", "-Inf": "-Infinity"}
-)
-
-// scalar writes what has no parts; floats have the shortest digits that read back.
-func (w *writer) scalar(v any) string {
-	names := pythonNames
-	if w.json {
-		names = jsonNames
-	}
-	switch v := v.(type) {
-	case nil, bool, int, *big.Int:
-		s := fmt.Sprint(v)
-		check(len(s) <= 4300, "ValueError: Exceeds the limit (4300 digits) for integer string conversion")
-		return cmp.Or(names[s], s)
-	case float64:
+	case nil, bool, int, long:
+		text := fmt.Sprint(v)
+		return cmp.Or(w.names[text], text)
+	case float64: // the shortest digits that read back
 		format := byte('f')
 		if size := math.Abs(v); v != 0 && (size < 1e-4 || size >= 1e16) {
 			format = 'e'
 		}
-		s := strconv.FormatFloat(v, format, -1, 64)
-		if !strings.ContainsAny(s, ".eIN") {
-			s += ".0"
+		text := strconv.FormatFloat(v, format, -1, 64)
+		if !strings.ContainsAny(text, ".eI") {
+			text += ".0"
 		}
-		return cmp.Or(names[s], s)
+		return cmp.Or(w.names[text], text)
+	case string:
+		return w.quote(v)
+	case *dict:
+		items := v.items()
+		if w.sort {
+			items = w.sorted(items, w.getter("0", true), false)
+		}
+		return w.members("{", items, "}", newline, w.pair)
+	case *seq:
+		switch {
+		case v.kind == "list" || v.kind == "tuple" && w.json:
+			return w.members("[", v.items, "]", newline, w.value)
+		case w.json || v.kind == "generator" || v.kind == "range":
+		case v.kind == "tuple" && len(v.items) == 1:
+			return w.members("(", v.items, ",)", newline, w.value)
+		case v.kind == "tuple":
+			return w.members("(", v.items, ")", newline, w.value)
+		default:
+			return w.members(v.kind+"([", v.items, "])", newline, w.value)
+		}
 	case undefined:
-		check(!w.json, notJSON, "Undefined")
-		return "Undefined"
-	}
-	check(!w.json, notJSON, typeName(v))
-	if f, ok := v.(*function); ok && f.self != nil {
-		return "<built-in method " + f.label + " of " + typeName(f.self[0]) + " object at 0x0>"
-	} else if ok && f.around != nil {
-		return "<" + f.label + ">"
+		if !w.json {
+			return "Undefined"
+		}
+	case *function:
+		if !w.json && v.self != nil {
+			return "<built-in method " + v.label + " of " + typeName(v.self[0]) + " object at 0x0>"
+		}
 	}
 	return fail("TypeError: a %s cannot be written", typeName(v)).(string)
 }
 
-func (w *writer) quote(s string) {
+// members writes the elements of a list or the pairs of a dict.
+func (w *writer) members(before string, items []any, after, newline string, write func(v any, newline string) string) string {
+	inner := newline + w.indent
+	texts := w.each(items, func(v any) any { return write(v, inner) })
+	if len(items) == 0 {
+		inner, newline = "", ""
+	}
+	return before + inner + w.join(texts, w.comma+inner) + newline + after
+}
+
+// pair writes a key and its value; JSON has only text as keys.
+func (w *writer) pair(kv any, newline string) string {
+	k, v := entry(kv)
+	if w.json && typeName(k) != "str" {
+		k = w.value(k, "")
+	}
+	return w.value(k, "") + w.colon + w.value(v, newline)
+}
+
+func (w *writer) quote(s string) string {
 	q := `"`
 	if !w.json && (!strings.Contains(s, "'") || strings.Contains(s, q)) {
 		q = "'"
 	}
-	w.put(q)
+	out := []byte(q)
 	for _, c := range s {
 		short := strings.IndexRune("\n\r\t\b\f", c)
 		switch {
 		case c == '\\' || string(c) == q:
-			w.put(`\`, string(c))
+			out = append(out, '\\', byte(c))
 		case short >= 0 && (short < 3 || w.json):
-			w.put(`\`, "nrtbf"[short:short+1])
+			out = append(out, '\\', "nrtbf"[short])
 		case w.json && (c < ' ' || w.ascii && c > '~'):
 			for _, unit := range utf16.Encode([]rune{c}) {
-				w.put(fmt.Sprintf(`\u%04x`, unit))
+				out = fmt.Appendf(out, `\u%04x`, unit)
 			}
 		case w.json || unicode.IsPrint(c):
-			w.put(string(c))
+			out = utf8.AppendRune(out, c)
 		case c < 0x100:
-			w.put(fmt.Sprintf(`\x%02x`, c))
+			out = fmt.Appendf(out, `\x%02x`, c)
 		default:
-			w.put(strings.Trim(strconv.QuoteRuneToASCII(c), "'"))
+			out = append(out, strings.Trim(strconv.QuoteRuneToASCII(c), "'")...)
 		}
 	}
-	w.put(q)
+	w.spend(2 * len(out))
+	return string(out) + q
 }
