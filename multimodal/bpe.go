@@ -137,35 +137,6 @@ func (b *bpe) merge(ids []int32, word string) []int32 {
 	return m.run(ids, b.merges)
 }
 
-// mark is what SentencePiece writes for a space.
-const mark, markRune = "\u2581", '\u2581'
-
-// atMarks splits before a mark where no token of vocab reaches across. That changes no id, but short words merge faster than
-// a long text, and their results are kept.
-func atMarks(vocab map[string]int32) splitter {
-	reach := map[rune]bool{} // characters that a token has before a mark
-	for token := range vocab {
-		for at := range token {
-			if at > 0 && strings.HasPrefix(token[at:], mark) {
-				before, _ := utf8.DecodeLastRuneInString(token[:at])
-				reach[before] = true
-			}
-		}
-	}
-	_, known := vocab[mark]
-	return func(text string, emit func(string)) {
-		start, before := 0, utf8.RuneError
-		for at, r := range text {
-			if r == markRune && known && at > 0 && !reach[before] {
-				emit(text[start:at])
-				start = at
-			}
-			before = r
-		}
-		emit(text[start:])
-	}
-}
-
 // symbol is the id of the first byte or character of word, and its length.
 func (b *bpe) symbol(word string) (id int32, n int) {
 	if b.byteLevel {

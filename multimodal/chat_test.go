@@ -48,7 +48,7 @@ func smolLMChat(t testing.TB, template string) *Chat {
 	if template == "" {
 		template, _ = f.Meta["tokenizer.chat_template"].(string)
 	}
-	c, err := NewChat(smolLMTokenizer(t), template, "<|im_start|>", "<|im_end|>")
+	c, err := NewChat(smolLMTokenizer(t), template, "", "<|im_end|>")
 	if err != nil {
 		t.Fatal(err)
 	}

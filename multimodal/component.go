@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -65,7 +66,7 @@ func (c *component) normalizer() (func(string) string, error) {
 		case "Replace":
 			replace, err := c.replace()
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("normalizer Replace: %w", err)
 			}
 			step = replace
 		default:
@@ -81,7 +82,7 @@ func (c *component) replace() (func(string) string, error) {
 	if c.Pattern.String != "" {
 		return func(text string) string { return strings.ReplaceAll(text, c.Pattern.String, c.Content) }, nil
 	}
-	find, err := c.finder()
+	find, err := newFinder(c.Pattern.Regex)
 	return func(text string) string {
 		var b strings.Builder
 		find(text, func(piece string, match bool) {
@@ -94,17 +95,6 @@ func (c *component) replace() (func(string) string, error) {
 	}, err
 }
 
-// finder finds the matches of Pattern.
-func (c *component) finder() (finder, error) {
-	switch {
-	case c.Pattern.String != "":
-		return findString(c.Pattern.String), nil
-	case c.Pattern.Regex != "":
-		return findRegex(c.Pattern.Regex)
-	}
-	return nil, fmt.Errorf("%s without a pattern is not supported: want a String or a Regex that is not empty", c.Type)
-}
-
 // preTokenizer gives what is done to a part before it is split, and how it is split; byteLevel: into words whose bytes
 // are the symbols.
 func (c *component) preTokenizer() (lead func(string, bool) string, split splitter, byteLevel bool, err error) {
@@ -114,12 +104,15 @@ func (c *component) preTokenizer() (lead func(string, bool) string, split splitt
 		if byteLevel { // what follows sees the bytes in their alphabet, one character each
 			all = append(all, func(text string, emit func(string)) { emit(alphabetOf(text)) })
 		}
-		s, err := c.splitter()
-		if c.Type == "Metaspace" && err == nil {
+		if c.Type == "Metaspace" {
 			lead, err = c.metaspace(i)
 		}
+		var s splitter
+		if err == nil {
+			s, err = c.splitter()
+		}
 		if err != nil {
-			return nil, nil, false, err
+			return nil, nil, false, fmt.Errorf("pre-tokenizer %q: %w", c.Type, err)
 		}
 		all, byteLevel = append(all, s), c.Type == "ByteLevel"
 	}
@@ -128,45 +121,41 @@ func (c *component) preTokenizer() (lead func(string, bool) string, split splitt
 
 // splitter is c as a step of a pre-tokenizer, without what Metaspace does before it splits.
 func (c *component) splitter() (splitter, error) {
-	switch {
-	case c.Type == "ByteLevel":
+	switch c.Type {
+	case "ByteLevel":
 		var steps []splitter
 		if c.PrefixSpace != nil && *c.PrefixSpace {
 			steps = append(steps, func(text string, emit func(string)) { emit(" " + strings.TrimPrefix(text, " ")) })
 		}
-		if absentOr(c.UseRegex) {
-			steps = append(steps, patterns[gpt2Pattern].split)
+		if !absentOr(c.UseRegex) {
+			return chain(steps...), nil
 		}
-		return chain(steps...), nil
-	case c.Type == "Metaspace" && (!absentOr(c.Split) || c.Replacement == ""): // which metaspace refuses
-		return chain(), nil
-	case c.Type == "Metaspace":
-		return split(findString(c.Replacement), "MergedWithNext", false)
-	case c.Type == "Digits" && c.Individual:
-		return split(findClass(numeric), "Isolated", false)
-	case c.Type == "Digits":
-		return split(findClass(numeric), "Contiguous", false)
-	case c.Type == "WhitespaceSplit":
-		return split(findClass(space), "Removed", false)
-	case c.Type == "Split":
-		// These patterns match every character, so that their matches alone are all of the text.
-		if p, ok := patterns[c.Pattern.Regex]; ok && (c.Behavior == "Isolated" || c.Behavior == "Removed" && c.Invert) {
-			return p.split, nil
+		words, err := split(gpt2Pattern, "Isolated", false)
+		return chain(append(steps, words)...), err
+	case "Metaspace":
+		if !absentOr(c.Split) {
+			return chain(), nil
 		}
-		find, err := c.finder()
-		if err != nil {
-			return nil, err
+		return split(regexp.QuoteMeta(c.Replacement), "MergedWithNext", false)
+	case "Digits":
+		behavior := "Contiguous"
+		if c.Individual {
+			behavior = "Isolated"
 		}
-		return split(find, c.Behavior, c.Invert)
+		return split("["+spell(unicodeNumeric)+"]", behavior, false)
+	case "WhitespaceSplit":
+		return split(`\s`, "Removed", false)
+	case "Split":
+		return split(cmp.Or(regexp.QuoteMeta(c.Pattern.String), c.Pattern.Regex), c.Behavior, c.Invert)
 	}
-	return nil, fmt.Errorf("pre-tokenizer %q is not supported: want ByteLevel, Digits, Metaspace, Split or WhitespaceSplit", c.Type)
+	return nil, errors.New("it is not supported: want ByteLevel, Digits, Metaspace, Split or WhitespaceSplit")
 }
 
 // metaspace is what a Metaspace at a place of a sequence does to a part: Replacement for spaces, and one in front.
 func (c *component) metaspace(place int) (func(part string, first bool) string, error) {
 	scheme, err := c.scheme()
 	if err == nil && place > 0 {
-		err = errors.New("pre-tokenizer Metaspace behind another one is not supported")
+		err = errors.New("behind another one it is not supported")
 	}
 	return func(part string, first bool) string {
 		part = strings.ReplaceAll(part, " ", c.Replacement)
@@ -184,7 +173,7 @@ func (c *component) scheme() (string, error) {
 		scheme = "never"
 	}
 	if !slices.Contains([]string{"always", "first", "never"}, scheme) || c.Replacement == "" {
-		return "", fmt.Errorf("a Metaspace with prepend_scheme %q and replacement %q is not supported", scheme, c.Replacement)
+		return "", fmt.Errorf("Metaspace with prepend_scheme %q and replacement %q is not supported", scheme, c.Replacement)
 	}
 	return scheme, nil
 }

@@ -86,46 +86,6 @@ func (a *addedTokens) cut(text string, token func(int32), part func(string)) {
 	}
 }
 
-// finder cuts text into matches of a pattern and what is between them, which make up text again. A match may be empty.
-type finder func(text string, found func(piece string, match bool))
-
-func findString(pattern string) finder {
-	return func(text string, found func(string, bool)) {
-		for text != "" {
-			i := strings.Index(text, pattern)
-			if i < 0 {
-				found(text, false)
-				return
-			}
-			if i > 0 {
-				found(text[:i], false)
-			}
-			found(pattern, true)
-			text = text[i+len(pattern):]
-		}
-	}
-}
-
-// findClass finds the single characters of a class.
-func findClass(c class) finder {
-	return func(text string, found func(string, bool)) {
-		table, start := classes(), 0
-		for i, r := range text {
-			if table[r]&c == 0 {
-				continue
-			}
-			if i > start {
-				found(text[start:i], false)
-			}
-			start = i + utf8.RuneLen(r)
-			found(text[i:start], true)
-		}
-		if start < len(text) {
-			found(text[start:], false)
-		}
-	}
-}
-
 // splitter cuts text into pieces, none empty. It must be safe for concurrent use.
 type splitter func(text string, emit func(piece string))
 
@@ -143,8 +103,9 @@ func chain(splitters ...splitter) splitter {
 	}
 }
 
-// split makes pieces of what find finds, as a behavior of tokenizer.json says; invert exchanges matches and the rest.
-func split(find finder, behavior string, invert bool) (splitter, error) {
+// split makes pieces of the matches of a pattern, as a behavior of tokenizer.json says; invert exchanges matches and the rest.
+func split(pattern, behavior string, invert bool) (splitter, error) {
+	find, err := newFinder(pattern)
 	joins := map[string]func(before, match bool) bool{ // whether a piece goes to the one before it
 		"Isolated":           func(bool, bool) bool { return false },
 		"Removed":            func(bool, bool) bool { return false },
@@ -153,8 +114,8 @@ func split(find finder, behavior string, invert bool) (splitter, error) {
 		"MergedWithNext":     func(before, match bool) bool { return before && !match },
 	}
 	join, ok := joins[behavior]
-	if !ok {
-		return nil, fmt.Errorf("a Split with behavior %q is not supported: want one of %q", behavior, slices.Sorted(maps.Keys(joins)))
+	if !ok && err == nil {
+		err = fmt.Errorf("behavior %q is not supported: want one of %q", behavior, slices.Sorted(maps.Keys(joins)))
 	}
 	return func(text string, emit func(string)) {
 		start, end, before := 0, 0, false // of the piece that may go on, and whether it ends in a match
@@ -172,5 +133,5 @@ func split(find finder, behavior string, invert bool) (splitter, error) {
 		if start < end {
 			emit(text[start:end])
 		}
-	}, nil
+	}, err
 }

@@ -12,6 +12,9 @@ import (
 
 type object = map[string]any
 
+// mark is what SentencePiece writes for a space.
+const mark = "\u2581"
+
 func isolated(patterns ...string) (steps []object) {
 	for _, p := range patterns {
 		steps = append(steps, object{"type": "Split", "pattern": object{"Regex": p}, "behavior": "Isolated", "invert": false})

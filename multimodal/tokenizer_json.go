@@ -152,8 +152,5 @@ func (f *tokenizerFile) tokenizer() (*Tokenizer, error) {
 	if err == nil {
 		t.decoder, err = f.Decoder.decoder(written)
 	}
-	if err == nil && !byteLevel && !f.Model.IgnoreMerges {
-		t.split = chain(t.split, atMarks(f.Model.Vocab))
-	}
 	return t, err
 }

@@ -121,8 +121,8 @@ func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 		`prepend_scheme "no"`:         file("", `{"type":"Metaspace","replacement":"▁","prepend_scheme":"no"}`, "", ""),
 		`replacement ""`:              file("", `{"type":"Metaspace"}`, "", ""),
 		`behavior "Joined"`:           file("", `{"type":"Split","pattern":{"Regex":"a"},"behavior":"Joined"}`, "", ""),
-		"Split without a pattern":     split(`{"String":""}`),
-		"Replace without a pattern":   file(`{"type":"Replace","content":"a"}`, "", "", ""),
+		`"Split": it has no pattern`:  split(`{"String":""}`),
+		"Replace: it has no pattern":  file(`{"type":"Replace","content":"a"}`, "", "", ""),
 		"of 33 steps":                 file("", sequence(`{"type":"WhitespaceSplit"}`, 32), "", ""),
 		"lengthen a text 4097 times": file(`{"type":"Sequence","normalizers":[`+strings.Repeat(`{"type":"Replace","pattern":{"String":"a"},`+
 			`"content":"aaaaaaaa"},`, 8)+`{"type":"NFC"}]}`, "", "", ""),
