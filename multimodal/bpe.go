@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"maps"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -23,12 +24,11 @@ const (
 // there; entries are immutable, so readers need no lock.
 type bpe struct {
 	byteLevel   bool
-	bytes       [256]int32           // byte → id of its character in the byte-level alphabet, or of its token <0x0A>
-	ascii       [utf8.RuneSelf]int32 // character → id, noID where the vocabulary has none
-	chars       map[rune]int32       // the other characters'
-	fallback    bool                 // a character without a token is its bytes, where each has one
-	unknown     int32                // for the others; noID drops them
-	fuseUnknown bool                 // a run of them is one token
+	bytes       [256]int32     // byte → id of its character in the byte-level alphabet, or of its token <0x0A>
+	chars       map[rune]int32 // character → id
+	fallback    bool           // a character without a token is its bytes, where each has one
+	unknown     int32          // for the others; noID drops them
+	fuseUnknown bool           // a run of them is one token
 	merges      map[uint64]merge
 	words       map[string]int32 // whole words that skip the merges; nil: none
 	seed        maphash.Seed
@@ -58,9 +58,6 @@ func newBPE(m *bpeModel, byteLevel bool) (*bpe, error) {
 		if b.bytes[i] = find(string(r)); !byteLevel {
 			b.bytes[i] = find(fmt.Sprintf("<0x%02X>", i))
 		}
-	}
-	for i := range b.ascii {
-		b.ascii[i] = find(string(rune(i)))
 	}
 	for token, id := range m.Vocab {
 		if r, n := utf8.DecodeRuneInString(token); n == len(token) {
@@ -119,9 +116,9 @@ func (b *bpe) merge(ids []int32, word string) []int32 {
 			}
 			waits = false
 			m.add(id)
-		case b.fallback && b.hasBytes(word[:n]):
-			for i := range n {
-				m.add(b.bytes[word[i]])
+		case b.fallback && !slices.ContainsFunc([]byte(word[:n]), func(c byte) bool { return b.bytes[c] == noID }):
+			for _, c := range []byte(word[:n]) {
+				m.add(b.bytes[c])
 			}
 		case b.unknown != noID:
 			if waits && !b.fuseUnknown {
@@ -137,27 +134,17 @@ func (b *bpe) merge(ids []int32, word string) []int32 {
 	return m.run(ids, b.merges)
 }
 
-// symbol is the id of the first byte or character of word, and its length.
+// symbol is the id of the first byte or character of word, noID where the vocabulary has none, and its length.
 func (b *bpe) symbol(word string) (id int32, n int) {
 	if b.byteLevel {
 		return b.bytes[word[0]], 1
-	} else if word[0] < utf8.RuneSelf {
-		return b.ascii[word[0]], 1
 	}
 	r, n := utf8.DecodeRuneInString(word)
-	if id, ok := b.chars[r]; ok {
-		return id, n
+	id, ok := b.chars[r]
+	if !ok {
+		id = noID
 	}
-	return noID, n
-}
-
-func (b *bpe) hasBytes(char string) bool {
-	for i := range len(char) {
-		if b.bytes[char[i]] == noID {
-			return false
-		}
-	}
-	return true
+	return id, n
 }
 
 // merging is a word in the making.

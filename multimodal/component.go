@@ -95,75 +95,61 @@ func (c *component) replace() (func(string) string, error) {
 	}, err
 }
 
-// preTokenizer gives what is done to a part before it is split, and how it is split; byteLevel: into words whose bytes
-// are the symbols.
-func (c *component) preTokenizer() (lead func(string, bool) string, split splitter, byteLevel bool, err error) {
-	lead = func(part string, _ bool) string { return part }
-	var all []splitter
+// preTokenizer is a splitter; byteLevel: into words whose bytes are the symbols.
+func (c *component) preTokenizer() (all splitter, byteLevel bool, err error) {
+	var steps []splitter
 	for i, c := range c.steps() {
 		if byteLevel { // what follows sees the bytes in their alphabet, one character each
-			all = append(all, func(text string, emit func(string)) { emit(alphabetOf(text)) })
+			steps = append(steps, func(text string, _ bool, emit func(string)) { emit(alphabetOf(text)) })
 		}
-		if c.Type == "Metaspace" {
-			lead, err = c.metaspace(i)
-		}
-		var s splitter
-		if err == nil {
-			s, err = c.splitter()
+		step, err := c.splitter()
+		if c.Type == "Metaspace" && i > 0 {
+			err = errors.New("behind another one it is not supported")
 		}
 		if err != nil {
-			return nil, nil, false, fmt.Errorf("pre-tokenizer %q: %w", c.Type, err)
+			return nil, false, fmt.Errorf("pre-tokenizer %q: %w", c.Type, err)
 		}
-		all, byteLevel = append(all, s), c.Type == "ByteLevel"
+		steps, byteLevel = append(steps, step), c.Type == "ByteLevel"
 	}
-	return lead, chain(all...), byteLevel, nil
+	return chain(steps...), byteLevel, nil
 }
 
-// splitter is c as a step of a pre-tokenizer, without what Metaspace does before it splits.
-func (c *component) splitter() (splitter, error) {
-	switch c.Type {
+// splitter is a single step of a pre-tokenizer.
+func (c *component) splitter() (_ splitter, err error) {
+	switch words := chain(); c.Type {
 	case "ByteLevel":
-		var steps []splitter
+		if absentOr(c.UseRegex) {
+			words, err = split(gpt2Pattern, "Isolated", false)
+		}
 		if c.PrefixSpace != nil && *c.PrefixSpace {
-			steps = append(steps, func(text string, emit func(string)) { emit(" " + strings.TrimPrefix(text, " ")) })
+			space := func(text string, _ bool, emit func(string)) { emit(" " + strings.TrimPrefix(text, " ")) }
+			words = chain(space, words)
 		}
-		if !absentOr(c.UseRegex) {
-			return chain(steps...), nil
-		}
-		words, err := split(gpt2Pattern, "Isolated", false)
-		return chain(append(steps, words)...), err
-	case "Metaspace":
-		if !absentOr(c.Split) {
-			return chain(), nil
-		}
-		return split(regexp.QuoteMeta(c.Replacement), "MergedWithNext", false)
+		return words, err
 	case "Digits":
 		behavior := "Contiguous"
 		if c.Individual {
 			behavior = "Isolated"
 		}
 		return split("["+spell(unicodeNumeric)+"]", behavior, false)
-	case "WhitespaceSplit":
-		return split(`\s`, "Removed", false)
+	case "Metaspace":
+		scheme, err := c.scheme()
+		if err == nil && absentOr(c.Split) {
+			words, err = split(regexp.QuoteMeta(c.Replacement), "MergedWithNext", false)
+		}
+		return func(text string, first bool, emit func(string)) {
+			text = strings.ReplaceAll(text, " ", c.Replacement)
+			if (scheme == "always" || scheme == "first" && first) && !strings.HasPrefix(text, c.Replacement) {
+				text = c.Replacement + text
+			}
+			words(text, first, emit)
+		}, err
 	case "Split":
 		return split(cmp.Or(regexp.QuoteMeta(c.Pattern.String), c.Pattern.Regex), c.Behavior, c.Invert)
+	case "WhitespaceSplit":
+		return split(`\s`, "Removed", false)
 	}
 	return nil, errors.New("it is not supported: want ByteLevel, Digits, Metaspace, Split or WhitespaceSplit")
-}
-
-// metaspace is what a Metaspace at a place of a sequence does to a part: Replacement for spaces, and one in front.
-func (c *component) metaspace(place int) (func(part string, first bool) string, error) {
-	scheme, err := c.scheme()
-	if err == nil && place > 0 {
-		err = errors.New("behind another one it is not supported")
-	}
-	return func(part string, first bool) string {
-		part = strings.ReplaceAll(part, " ", c.Replacement)
-		if (scheme == "always" || scheme == "first" && first) && !strings.HasPrefix(part, c.Replacement) {
-			part = c.Replacement + part
-		}
-		return part
-	}, err
 }
 
 // scheme is when Metaspace puts a space in front.

@@ -15,23 +15,6 @@ type ImagePrompt struct {
 	Spans  []Span
 }
 
-// PromptImages is Prompt for a conversation with images, which it reads as p does. The template must write one placeholder for each.
-func (c *Chat) PromptImages(msgs []Message, opts RenderOptions, p *ImageProcessor) (ImagePrompt, error) {
-	sources, err := Images(msgs)
-	if err != nil {
-		return ImagePrompt{}, err
-	}
-	ids, err := c.Prompt(msgs, opts)
-	if err != nil {
-		return ImagePrompt{}, err
-	}
-	images, err := p.Open(sources...)
-	if err != nil {
-		return ImagePrompt{}, err
-	}
-	return p.Expand(ids, images)
-}
-
 // Expand makes a prompt of ids that have one placeholder for each image: it becomes as many as the image has squares of patches.
 // Other ids stay as they are.
 func (p *ImageProcessor) Expand(ids []int32, images []Image) (ImagePrompt, error) {

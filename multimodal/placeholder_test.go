@@ -2,6 +2,7 @@ package multimodal
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"image"
 	"os"
@@ -88,7 +89,16 @@ func TestPromptsWithImages(t *testing.T) {
 	parts := fmt.Sprintf(`[{"type":"image","path":%q},{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":%q}}]`,
 		filepath.Join(dir, "a.png"), filepath.Join(dir, "b.png"))
 	msgs := []Message{{Role: "user", Content: "x", Parts: json.RawMessage(parts)}, {Role: "user", Content: "y"}}
-	got, err := c.PromptImages(msgs, RenderOptions{}, p)
+	expanded := func() (ImagePrompt, error) {
+		sources, err := Images(msgs)
+		ids, failed := c.Prompt(msgs, RenderOptions{})
+		images, unread := p.Open(sources...)
+		if err := errors.Join(err, failed, unread); err != nil {
+			t.Fatal(err)
+		}
+		return p.Expand(ids, images)
+	}
+	got, err := expanded()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +110,7 @@ func TestPromptsWithImages(t *testing.T) {
 		t.Errorf("%d images", len(got.Images))
 	}
 	msgs[1].Content = "<|image_pad|>"
-	if _, err := c.PromptImages(msgs, RenderOptions{}, p); err == nil || !strings.Contains(err.Error(), "2 images, and 3 placeholders") {
+	if _, err := expanded(); err == nil || !strings.Contains(err.Error(), "2 images, and 3 placeholders") {
 		t.Error("a placeholder without an image:", err)
 	}
 }

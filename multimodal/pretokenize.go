@@ -86,20 +86,20 @@ func (a *addedTokens) cut(text string, token func(int32), part func(string)) {
 	}
 }
 
-// splitter cuts text into pieces, none empty. It must be safe for concurrent use.
-type splitter func(text string, emit func(piece string))
+// splitter cuts text into pieces, none empty; first: it is where an input begins. It must be safe for concurrent use.
+type splitter func(text string, first bool, emit func(piece string))
 
 // chain applies splitters one after the other, each to the pieces of the one before.
 func chain(splitters ...splitter) splitter {
 	switch len(splitters) {
 	case 0:
-		return func(text string, emit func(string)) { emit(text) }
+		return func(text string, _ bool, emit func(string)) { emit(text) }
 	case 1:
 		return splitters[0]
 	}
-	first, rest := splitters[0], chain(splitters[1:]...)
-	return func(text string, emit func(string)) {
-		first(text, func(piece string) { rest(piece, emit) })
+	rest := chain(splitters[1:]...)
+	return func(text string, first bool, emit func(string)) {
+		splitters[0](text, first, func(piece string) { rest(piece, first, emit) })
 	}
 }
 
@@ -117,7 +117,7 @@ func split(pattern, behavior string, invert bool) (splitter, error) {
 	if !ok && err == nil {
 		err = fmt.Errorf("behavior %q is not supported: want one of %q", behavior, slices.Sorted(maps.Keys(joins)))
 	}
-	return func(text string, emit func(string)) {
+	return func(text string, _ bool, emit func(string)) {
 		start, end, before := 0, 0, false // of the piece that may go on, and whether it ends in a match
 		find(text, func(piece string, match bool) {
 			match = match != invert

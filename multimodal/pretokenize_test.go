@@ -13,7 +13,7 @@ func pieces(t *testing.T, pattern, text string) (list []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	split(text, func(p string) { list = append(list, p) })
+	split(text, true, func(p string) { list = append(list, p) })
 	return list
 }
 

@@ -23,7 +23,6 @@ type Tokenizer struct {
 
 	raw, normalized addedTokens // found in the text as given, and after normalisation
 	normalize       func(string) string
-	lead            func(part string, first bool) string // what Metaspace does to a part; first: it begins the text
 	split           splitter
 	bpe             *bpe
 	before, after   []int32 // special tokens around a text
@@ -42,7 +41,7 @@ func (t *Tokenizer) Encode(text string) []int32 {
 	word := func(w string) { ids = t.bpe.encode(ids, w) }
 	t.raw.cut(text, token, func(part string) {
 		t.normalized.cut(t.normalize(part), token, func(part string) {
-			t.split(t.lead(part, first), word)
+			t.split(part, first, word)
 			first = false
 		})
 	})

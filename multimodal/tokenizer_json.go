@@ -127,7 +127,7 @@ func (f *tokenizerFile) tokenizer() (*Tokenizer, error) {
 		t.normalize, err = f.Normalizer.normalizer()
 	}
 	if err == nil {
-		t.lead, t.split, byteLevel, err = f.PreTokenizer.preTokenizer()
+		t.split, byteLevel, err = f.PreTokenizer.preTokenizer()
 	}
 	if byteLevel && f.Model.ByteFallback && err == nil {
 		err = errors.New("byte_fallback with ByteLevel is not supported")
