@@ -21,13 +21,12 @@ const (
 	symbols      = ` ?[^\s\p{L}\p{N}]+`
 
 	gpt2Pattern   = contractions + `| ?\p{L}+| ?\p{N}+|` + symbols + spaces
-	llama3Pattern = `(?i:` + contractions + `)|` + wordsOfAny + `\p{N}{1,3}|` + symbols + `[\r\n]*` + lineEnds // cl100k too
+	llama3Pattern = `(?i:` + contractions + `)|` + wordsOfAny + `\p{N}{1,3}|` + symbols + `[\r\n]*` + lineEnds
 	qwen2Pattern  = `(?i:` + contractions + `)|` + wordsOfAny + `\p{N}|` + symbols + `[\r\n]*` + lineEnds
 	o200kPattern  = upperLower + `(?i:` + contractions + `)?|` + upperOnly + `(?i:` + contractions + `)?|\p{N}{1,3}|` +
 		symbols + `[\r\n/]*` + lineEnds
 	deepseekPattern = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|" +
 		`[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*` + lineEnds
-	tekkenPattern = upperLower + `|` + upperOnly + `|\p{N}|` + symbols + `[\r\n/]*` + lineEnds
 )
 
 // finder cuts text into the matches of a pattern and what is between them, which make up text again. A match may be empty.
