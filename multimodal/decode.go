@@ -55,10 +55,6 @@ func decodeImage(data []byte) (raster, error) {
 	}
 	m := raster{make([]uint8, 3*size.Width*size.Height), size.Width, size.Height}
 	switch d := decoded.(type) {
-	case *image.NRGBA:
-		m.copy(d.Pix, d.Stride)
-	case *image.RGBA: // opaque, from these decoders
-		m.copy(d.Pix, d.Stride)
 	case *image.YCbCr:
 		m.convert(d, format == "webp")
 	case *image.NYCbCrA:
@@ -70,15 +66,6 @@ func decodeImage(data []byte) (raster, error) {
 		}
 	}
 	return m.upright(orientation(data)), nil
-}
-
-// copy takes the colours of pixels of four bytes.
-func (m raster) copy(pix []uint8, stride int) {
-	for y := range m.height {
-		for x := range m.width {
-			copy(m.pix[3*(y*m.width+x):][:3], pix[y*stride+4*x:])
-		}
-	}
 }
 
 // orientation is what EXIF data near the start of a JPEG or PNG file says, 1 to 8; 1, upright, where there is none.

@@ -16,15 +16,8 @@ func (m raster) convert(d *image.YCbCr, video bool) {
 		next := d.COffset(0, neighbour(y, m.height, halfY)) - d.COffset(0, y)
 		for x := range m.width {
 			at, beside := d.COffset(x, y), d.COffset(neighbour(x, m.width, halfX), y)
-			round := 8 - x%2
-			switch {
-			case halfX && !halfY:
-				round = 4 + x%2*4
-			case halfY && !halfX:
-				round = 4 + y%2*4
-			}
 			chroma := func(c []uint8) int32 {
-				return (9*int32(c[at])+3*int32(c[beside])+3*int32(c[at+next])+int32(c[beside+next])+int32(round))>>4 - 128
+				return (9*int32(c[at])+3*int32(c[beside])+3*int32(c[at+next])+int32(c[beside+next])+8)>>4 - 128
 			}
 			l, cb, cr := (int32(d.Y[d.YOffset(x, y)])-black)*luma+1<<15, chroma(d.Cb), chroma(d.Cr)
 			out[0], out[1], out[2] = toByte((l+red*cr)>>16), toByte((l-greenB*cb-greenR*cr)>>16), toByte((l+blue*cb)>>16)
