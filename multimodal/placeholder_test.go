@@ -80,7 +80,7 @@ func TestPromptsWithImages(t *testing.T) {
 	tok := byteTokenizer(t, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|end|>")
 	c, err := NewChat(tok, "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"+
 		"{% if p.type == 'text' %}{{ p.text }}{% else %}<|vision_start|><|image_pad|><|vision_end|>{% endif %}{% endfor %}{% endif %}"+
-		"<|end|>{% endfor %}", "", "")
+		"<|end|>{% endfor %}", nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,6 +75,9 @@ func (a *addedTokens) cut(text string, token func(int32), part func(string)) {
 		if t.RStrip {
 			to = len(text) - len(strings.TrimLeftFunc(text[to:], isSpace))
 		}
+		if from >= to { // nothing is left of it
+			continue
+		}
 		if start < from {
 			part(text[start:from])
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 )
@@ -28,15 +29,25 @@ func (s source) tokenizer() (*Tokenizer, tokenizerConfig, error) {
 	var generation, model endIDs
 	err := errors.Join(s.read("tokenizer.json", &file), optional(s.read("tokenizer_config.json", &config)),
 		optional(s.read("generation_config.json", &generation)), optional(s.read("config.json", &model)))
+	if config.Added == nil && err == nil { // an older folder
+		err = optional(s.read("special_tokens_map.json", &config))
+	}
+	switch kind := file.Model.Type; {
+	case errors.Is(err, fs.ErrNotExist):
+		err = fmt.Errorf("%w; transformers makes one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)", err)
+	case kind != "BPE" && kind != "": // and its vocabulary is written in other ways
+		err = fmt.Errorf("tokenizer: model %q is not supported: want a BPE model", kind)
+	}
 	if err != nil {
 		return nil, config, err
 	}
 	if generation.EOS == nil {
 		generation = model
 	}
+	file.add(config.Added)
 	t, err := file.tokenizer()
 	if err == nil {
-		err = t.setEnds(string(config.BOS), string(config.EOS), generation.EOS)
+		err = t.setEnds(config.Tokens["bos_token"], config.Tokens["eos_token"], generation.EOS)
 	}
 	if err != nil {
 		return nil, config, fmt.Errorf("tokenizer: %w", err)
@@ -90,17 +101,29 @@ func (m *mergePair) UnmarshalJSON(raw []byte) error {
 
 func (m *bpeModel) check() error {
 	for part, unsupported := range map[string]bool{
-		fmt.Sprintf("model %q", m.Type): m.Type != "BPE" && m.Type != "",
-		"a model without vocabulary":    len(m.Vocab) == 0,
-		"dropout":                       m.Dropout != nil && *m.Dropout != 0,
-		"continuing_subword_prefix":     m.Prefix != "",
-		"end_of_word_suffix":            m.Suffix != "",
+		"a model without vocabulary": len(m.Vocab) == 0,
+		"dropout":                    m.Dropout != nil && *m.Dropout != 0,
+		"continuing_subword_prefix":  m.Prefix != "",
+		"end_of_word_suffix":         m.Suffix != "",
 	} {
 		if unsupported {
 			return fmt.Errorf("%s is not supported: want a BPE model", part)
 		}
 	}
 	return nil
+}
+
+// add adds the tokens of tokenizer_config.json that tokenizer.json lacks.
+func (f *tokenizerFile) add(more map[int32]addedToken) {
+	known := map[string]bool{}
+	for _, a := range f.AddedTokens {
+		known[a.Content] = true
+	}
+	for id, a := range more {
+		if a.ID = id; !known[a.Content] {
+			f.AddedTokens = append(f.AddedTokens, a)
+		}
+	}
 }
 
 func (f *tokenizerFile) tokenizer() (*Tokenizer, error) {

@@ -2,6 +2,7 @@ package multimodal
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,13 +32,20 @@ func file(normalizer, preTokenizer, added, model string) string {
 
 func load(t testing.TB, files map[string]string) (*Tokenizer, error) {
 	t.Helper()
+	return OpenTokenizer(write(t, files))
+}
+
+// write makes a folder of files.
+func write(t testing.TB, files map[string]string) string {
+	t.Helper()
 	dir := t.TempDir()
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return OpenTokenizer(dir)
+	return dir
 }
 
 func TestTokenizerJSONEncodesAsItsComponentsSay(t *testing.T) {
@@ -63,6 +71,8 @@ func TestTokenizerJSONEncodesAsItsComponentsSay(t *testing.T) {
 		{"NFC composes", file(`{"type":"Sequence","normalizers":[{"type":"NFC"}]}`, "", `{"id":20,"content":"ñ","normalized":true}`, ""),
 			"an\u0303", []int32{0, 20}},
 		{"an added token is cut out of a word", file("", "", special, ""), "ab<x>c", []int32{6, 20, 2}},
+		{"an added token that the one before took as white space is gone", file("", "",
+			`{"id":20,"content":"<x>","rstrip":true},{"id":21,"content":"\n\n","lstrip":true}`, ""), "<x>\n\na\n\n", []int32{20, 0, 21}},
 		{"the longest of two added tokens", file("", "", special+`,{"id":21,"content":"<x><x>"}`, ""), "<x><x><x>", []int32{21, 20}},
 		{"lstrip and rstrip take white space with them", file("", "", `{"id":20,"content":"<x>","lstrip":true,"rstrip":true}`, ""),
 			"a \n<x>\t a", []int32{0, 20, 0}},
@@ -107,6 +117,17 @@ func TestEndTokensAreTheUnionOfTheTokenizersAndTheModels(t *testing.T) {
 	}
 }
 
+func TestTokensThatTokenizerJSONLacksComeFromItsConfig(t *testing.T) {
+	tok, err := load(t, map[string]string{"tokenizer.json": file("", "", `{"id":14,"content":"<x>"}`, ""), "tokenizer_config.json": `{
+		"added_tokens_decoder":{"14":{"content":"<x>","special":true},"15":{"content":"<y>","special":true,"lstrip":true}}}`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]int32{14, 0, 15, 1}, tok.Encode("<x>a <y>b")); d != "" || tok.Special(14) || !tok.Special(15) {
+		t.Error(d)
+	}
+}
+
 func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 	split := func(pattern string) string {
 		return file("", `{"type":"Split","behavior":"Isolated","pattern":`+pattern+`}`, "", "")
@@ -138,7 +159,8 @@ func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 		`p{M}]*!" takes too long`:        split(`{"Regex":"[\\s\\p{L}]*[\\s\\p{N}]*[\\s\\p{M}]*!"}`),
 		"dropout":                        file("", "", "", `,"dropout":0.1`),
 		"continuing_subword_prefix":      file("", "", "", `,"continuing_subword_prefix":"##"`),
-		`model "Unigram"`:                file("", "", "", `,"type":"Unigram"`),
+		`model "WordPiece"`:              file("", "", "", `,"type":"WordPiece"`),
+		`model "Unigram"`:                `{"model":{"type":"Unigram","vocab":[["a",-1.5]]}}`,
 		`unknown token "zz"`:             file("", "", "", `,"unk_token":"zz"`),
 		"byte_fallback with ByteLevel":   file("", "", "", `,"byte_fallback":true`),
 		`merge 1 joins "a" and "d"`:      file("", "", "", `,"merges":["a b","a d"]`),
@@ -171,7 +193,7 @@ func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 			t.Errorf("%q took %v", want, d)
 		}
 	}
-	if _, err := load(t, nil); err == nil || !strings.Contains(err.Error(), "tokenizer.json") {
+	if _, err := load(t, map[string]string{"tokenizer.model": "x"}); err == nil || !strings.Contains(err.Error(), "save_pretrained") {
 		t.Error("no file:", err)
 	}
 	_, err := load(t, map[string]string{"tokenizer.json": file("", "", "", ""), "tokenizer_config.json": `{"eos_token":"<none>"}`})
