@@ -3,25 +3,15 @@ package multimodal
 import (
 	"container/heap"
 	"fmt"
-	"hash/maphash"
 	"maps"
 	"slices"
 	"sort"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"unicode/utf8"
-)
-
-const (
-	cacheSlots = 1 << 15 // a power of two
-	cacheWord  = 64      // longer words are rare and not kept, in bytes
 )
 
 // bpe merges the symbols of a word into tokens: again and again the pair of neighbours whose merge comes first in the
 // list, the leftmost where it occurs more than once. Symbols are bytes where a ByteLevel pre-tokenizer made the words, else
-// characters. Results are kept in a table of fixed size with one place for a word, overwritten by the next that falls
-// there; entries are immutable, so readers need no lock.
+// characters.
 type bpe struct {
 	byteLevel   bool
 	bytes       [256]int32     // byte → id of its character in the byte-level alphabet, or of its token <0x0A>
@@ -31,28 +21,21 @@ type bpe struct {
 	fuseUnknown bool           // a run of them is one token
 	merges      map[uint64]merge
 	words       map[string]int32 // whole words that skip the merges; nil: none
-	seed        maphash.Seed
-	cache       []atomic.Pointer[cachedWord]
-	scratch     sync.Pool // of *merging
-}
-
-type cachedWord struct {
-	word string
-	ids  []int32
 }
 
 func newBPE(m *bpeModel, byteLevel bool) (*bpe, error) {
 	b := &bpe{byteLevel: byteLevel, chars: map[rune]int32{}, fallback: m.ByteFallback, unknown: noID, fuseUnknown: m.FuseUnknown,
-		merges: make(map[uint64]merge, len(m.Merges)), seed: maphash.MakeSeed(), cache: make([]atomic.Pointer[cachedWord], cacheSlots)}
-	b.scratch.New = func() any { return new(merging) }
+		merges: make(map[uint64]merge, len(m.Merges))}
 	find := func(token string) int32 {
 		if id, ok := m.Vocab[token]; ok {
 			return id
 		}
 		return noID
 	}
-	if b.unknown = find(m.Unknown); m.Unknown != "" && b.unknown == noID {
-		return nil, fmt.Errorf("the unknown token %q is not in the vocabulary", m.Unknown)
+	if m.Unknown != "" {
+		if b.unknown = find(m.Unknown); b.unknown == noID {
+			return nil, fmt.Errorf("the unknown token %q is not in the vocabulary", m.Unknown)
+		}
 	}
 	for i, r := range byteRunes {
 		if b.bytes[i] = find(string(r)); !byteLevel {
@@ -84,27 +67,11 @@ func newBPE(m *bpeModel, byteLevel bool) (*bpe, error) {
 	return b, nil
 }
 
-// encode appends the ids of a word.
-func (b *bpe) encode(ids []int32, word string) []int32 {
-	if len(word) > cacheWord {
-		return b.merge(ids, word)
-	}
-	slot := &b.cache[maphash.String(b.seed, word)%cacheSlots]
-	if c := slot.Load(); c != nil && c.word == word {
-		return append(ids, c.ids...)
-	}
-	from := len(ids)
-	ids = b.merge(ids, word)
-	slot.Store(&cachedWord{strings.Clone(word), append([]int32(nil), ids[from:]...)})
-	return ids
-}
-
-func (b *bpe) merge(ids []int32, word string) []int32 {
+// encode appends the ids of a word; m is room for it, used again and again.
+func (b *bpe) encode(m *merging, ids []int32, word string) []int32 {
 	if id, ok := b.words[word]; ok {
 		return append(ids, id)
 	}
-	m := b.scratch.Get().(*merging)
-	defer b.scratch.Put(m)
 	m.symbols, m.queue = m.symbols[:0], minHeap{m.queue.IntSlice[:0]}
 	waits := false // an unknown token; byte tokens overtake it, as they do in the reference
 	for word != "" {

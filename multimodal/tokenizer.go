@@ -38,7 +38,8 @@ func (t *Tokenizer) Encode(text string) []int32 {
 	}
 	ids, first := make([]int32, 0, len(text)/4+1), true
 	token := func(id int32) { ids, first = append(ids, id), false }
-	word := func(w string) { ids = t.bpe.encode(ids, w) }
+	var room merging
+	word := func(w string) { ids = t.bpe.encode(&room, ids, w) }
 	t.raw.cut(text, token, func(part string) {
 		t.normalized.cut(t.normalize(part), token, func(part string) {
 			t.split(part, first, word)
