@@ -117,19 +117,13 @@ func (c *tokenizerConfig) UnmarshalJSON(raw []byte) error {
 		c.Tokens = map[string]string{}
 	}
 	for key, value := range keys {
-		var token tokenName
-		if json.Unmarshal(value, &token) == nil && token != "" {
-			c.Tokens[key] = string(token)
+		var token addedToken // written as such, or as its content
+		err := eitherForm(value, &token, func(text string) addedToken { return addedToken{Content: text} })
+		if err == nil && token.Content != "" {
+			c.Tokens[key] = token.Content
 		}
 	}
 	return nil
-}
-
-// tokenName is written as the token or as an object with its content.
-type tokenName string
-
-func (n *tokenName) UnmarshalJSON(raw []byte) error {
-	return eitherForm(raw, (*string)(n), func(t addedToken) string { return t.Content })
 }
 
 // chatTemplates are written as one template or as a list of named ones: "default", and perhaps "tool_use" for chats with tools.
@@ -155,13 +149,13 @@ func (l *idList) UnmarshalJSON(raw []byte) error {
 // templateFiles are where folders keep templates that do not stand in tokenizer_config.json.
 var templateFiles = map[string]string{"default": "chat_template.jinja", "tool_use": "additional_chat_templates/tool_use.jinja"}
 
-// eitherForm reads what is written as an A or as a B.
+// eitherForm reads what is written as a list or an object, or else as one B; null leaves it as it is.
 func eitherForm[A, B any](raw []byte, into *A, convert func(B) A) error {
-	if json.Unmarshal(raw, into) == nil {
-		return nil
+	if strings.Contains("[{n", string(raw[:1])) {
+		return json.Unmarshal(raw, into)
 	}
-	var other B
-	err := json.Unmarshal(raw, &other)
-	*into = convert(other)
+	var one B
+	err := json.Unmarshal(raw, &one)
+	*into = convert(one)
 	return err
 }

@@ -1,7 +1,6 @@
 package multimodal
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -82,18 +81,12 @@ type mergePair struct{ left, right string }
 
 func (m *mergePair) UnmarshalJSON(raw []byte) error {
 	var tokens []string
-	var s string
-	if raw[0] != '"' {
-		if err := json.Unmarshal(raw, &tokens); err != nil {
-			return err
-		}
-	} else if err := json.Unmarshal(raw, &s); err != nil {
-		return err
-	} else {
-		tokens = strings.SplitN(s, " ", 2)
+	err := eitherForm(raw, &tokens, func(text string) []string { return strings.SplitN(text, " ", 2) })
+	if err == nil && len(tokens) != 2 {
+		err = fmt.Errorf("a merge has the tokens %q, want two", tokens)
 	}
-	if len(tokens) != 2 {
-		return fmt.Errorf("a merge has the tokens %q, want two", tokens)
+	if err != nil {
+		return err
 	}
 	m.left, m.right = tokens[0], tokens[1]
 	return nil
