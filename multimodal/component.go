@@ -1,10 +1,7 @@
 package multimodal
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -93,75 +90,6 @@ func (c *component) replace() (func(string) string, error) {
 		})
 		return b.String()
 	}, err
-}
-
-// preTokenizer is a splitter; byteLevel: into words whose bytes are the symbols.
-func (c *component) preTokenizer() (all splitter, byteLevel bool, err error) {
-	var steps []splitter
-	for i, c := range c.steps() {
-		if byteLevel { // what follows sees the bytes in their alphabet, one character each
-			steps = append(steps, func(text string, _ bool, emit func(string)) { emit(alphabetOf(text)) })
-		}
-		step, err := c.splitter()
-		if c.Type == "Metaspace" && i > 0 {
-			err = errors.New("behind another one it is not supported")
-		}
-		if err != nil {
-			return nil, false, fmt.Errorf("pre-tokenizer %q: %w", c.Type, err)
-		}
-		steps, byteLevel = append(steps, step), c.Type == "ByteLevel"
-	}
-	return chain(steps...), byteLevel, nil
-}
-
-// splitter is a single step of a pre-tokenizer.
-func (c *component) splitter() (_ splitter, err error) {
-	switch words := chain(); c.Type {
-	case "ByteLevel":
-		if absentOr(c.UseRegex) {
-			words, err = split(gpt2Pattern, "Isolated", false)
-		}
-		if c.PrefixSpace != nil && *c.PrefixSpace {
-			space := func(text string, _ bool, emit func(string)) { emit(" " + strings.TrimPrefix(text, " ")) }
-			words = chain(space, words)
-		}
-		return words, err
-	case "Digits":
-		behavior := "Contiguous"
-		if c.Individual {
-			behavior = "Isolated"
-		}
-		return split("["+spell(unicodeNumeric)+"]", behavior, false)
-	case "Metaspace":
-		scheme, err := c.scheme()
-		if err == nil && absentOr(c.Split) {
-			words, err = split(regexp.QuoteMeta(c.Replacement), "MergedWithNext", false)
-		}
-		return func(text string, first bool, emit func(string)) {
-			text = strings.ReplaceAll(text, " ", c.Replacement)
-			if (scheme == "always" || scheme == "first" && first) && !strings.HasPrefix(text, c.Replacement) {
-				text = c.Replacement + text
-			}
-			words(text, first, emit)
-		}, err
-	case "Split":
-		return split(cmp.Or(regexp.QuoteMeta(c.Pattern.String), c.Pattern.Regex), c.Behavior, c.Invert)
-	case "WhitespaceSplit":
-		return split(`\s`, "Removed", false)
-	}
-	return nil, errors.New("it is not supported: want ByteLevel, Digits, Metaspace, Split or WhitespaceSplit")
-}
-
-// scheme is when Metaspace puts a space in front.
-func (c *component) scheme() (string, error) {
-	scheme := cmp.Or(c.Scheme, "always")
-	if c.Scheme == "" && !absentOr(c.PrefixSpace) {
-		scheme = "never"
-	}
-	if !slices.Contains([]string{"always", "first", "never"}, scheme) || c.Replacement == "" {
-		return "", fmt.Errorf("Metaspace with prepend_scheme %q and replacement %q is not supported", scheme, c.Replacement)
-	}
-	return scheme, nil
 }
 
 // specials are the tokens that a post-processor puts before and after a text, whose tokenizer has so many ids.

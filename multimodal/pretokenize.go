@@ -1,96 +1,86 @@
 package multimodal
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 )
-
-// addedToken is a token that is found in the text before any splitting. The fields are those of tokenizer.json.
-type addedToken struct {
-	ID         int32  `json:"id"`
-	Content    string `json:"content"`
-	Special    bool   `json:"special"`
-	Normalized bool   `json:"normalized"`  // looked for in the normalised text
-	LStrip     bool   `json:"lstrip"`      // takes the white space on its left with it
-	RStrip     bool   `json:"rstrip"`      // and on its right
-	SingleWord bool   `json:"single_word"` // not inside a word
-}
-
-// addedTokens finds added tokens: leftmost first, the longest of those that start at one place.
-type addedTokens struct {
-	lengths [256][]int // of the tokens that start with a byte, falling
-	tokens  map[string]addedToken
-}
-
-func (a *addedTokens) add(t addedToken) {
-	if t.Content == "" {
-		return
-	}
-	if a.tokens == nil {
-		a.tokens = map[string]addedToken{}
-	}
-	a.tokens[t.Content] = t
-	list := &a.lengths[t.Content[0]]
-	at, found := slices.BinarySearchFunc(*list, len(t.Content), func(x, n int) int { return n - x })
-	if !found {
-		*list = slices.Insert(*list, at, len(t.Content))
-	}
-}
-
-// at is the token that text begins with.
-func (a *addedTokens) at(text string) (t addedToken, ok bool) {
-	for _, n := range a.lengths[text[0]] {
-		if n <= len(text) {
-			if t, ok = a.tokens[text[:n]]; ok {
-				break
-			}
-		}
-	}
-	return t, ok
-}
-
-// cut calls token for each added token of text and part for each stretch, never empty, between them, in order.
-func (a *addedTokens) cut(text string, token func(int32), part func(string)) {
-	start := 0 // of what is not given out; white space that one token took with it may be before the next one's match
-	for i := 0; i < len(text); {
-		t, ok := a.at(text[i:])
-		if !ok {
-			i++
-			continue
-		}
-		from, to := i, i+len(t.Content)
-		i = to
-		if before, _ := utf8.DecodeLastRuneInString(text[:from]); t.SingleWord && from > 0 && inWord(before) {
-			continue
-		}
-		if after, _ := utf8.DecodeRuneInString(text[to:]); t.SingleWord && to < len(text) && inWord(after) {
-			continue
-		}
-		if t.LStrip {
-			from = max(start, len(strings.TrimRightFunc(text[:from], isSpace)))
-		}
-		if t.RStrip {
-			to = len(text) - len(strings.TrimLeftFunc(text[to:], isSpace))
-		}
-		if from >= to { // nothing is left of it
-			continue
-		}
-		if start < from {
-			part(text[start:from])
-		}
-		token(t.ID)
-		start = to
-	}
-	if start < len(text) {
-		part(text[start:])
-	}
-}
 
 // splitter cuts text into pieces, none empty; first: it is where an input begins. It must be safe for concurrent use.
 type splitter func(text string, first bool, emit func(piece string))
+
+// preTokenizer is a splitter; byteLevel: into words whose bytes are the symbols.
+func (c *component) preTokenizer() (all splitter, byteLevel bool, err error) {
+	var steps []splitter
+	for i, c := range c.steps() {
+		if byteLevel { // what follows sees the bytes in their alphabet, one character each
+			steps = append(steps, func(text string, _ bool, emit func(string)) { emit(alphabetOf(text)) })
+		}
+		step, err := c.splitter()
+		if c.Type == "Metaspace" && i > 0 {
+			err = errors.New("behind another one it is not supported")
+		}
+		if err != nil {
+			return nil, false, fmt.Errorf("pre-tokenizer %q: %w", c.Type, err)
+		}
+		steps, byteLevel = append(steps, step), c.Type == "ByteLevel"
+	}
+	return chain(steps...), byteLevel, nil
+}
+
+// splitter is a single step of a pre-tokenizer.
+func (c *component) splitter() (_ splitter, err error) {
+	switch words := chain(); c.Type {
+	case "ByteLevel":
+		if absentOr(c.UseRegex) {
+			words, err = split(gpt2Pattern, "Isolated", false)
+		}
+		if c.PrefixSpace != nil && *c.PrefixSpace {
+			space := func(text string, _ bool, emit func(string)) { emit(" " + strings.TrimPrefix(text, " ")) }
+			words = chain(space, words)
+		}
+		return words, err
+	case "Digits":
+		behavior := "Contiguous"
+		if c.Individual {
+			behavior = "Isolated"
+		}
+		return split("["+spell(unicodeNumeric)+"]", behavior, false)
+	case "Metaspace":
+		scheme, err := c.scheme()
+		if err == nil && absentOr(c.Split) {
+			words, err = split(regexp.QuoteMeta(c.Replacement), "MergedWithNext", false)
+		}
+		return func(text string, first bool, emit func(string)) {
+			text = strings.ReplaceAll(text, " ", c.Replacement)
+			if (scheme == "always" || scheme == "first" && first) && !strings.HasPrefix(text, c.Replacement) {
+				text = c.Replacement + text
+			}
+			words(text, first, emit)
+		}, err
+	case "Split":
+		return split(cmp.Or(regexp.QuoteMeta(c.Pattern.String), c.Pattern.Regex), c.Behavior, c.Invert)
+	case "WhitespaceSplit":
+		return split(`\s`, "Removed", false)
+	}
+	return nil, errors.New("it is not supported: want ByteLevel, Digits, Metaspace, Split or WhitespaceSplit")
+}
+
+// scheme is when Metaspace puts a space in front.
+func (c *component) scheme() (string, error) {
+	scheme := cmp.Or(c.Scheme, "always")
+	if c.Scheme == "" && !absentOr(c.PrefixSpace) {
+		scheme = "never"
+	}
+	if !slices.Contains([]string{"always", "first", "never"}, scheme) || c.Replacement == "" {
+		return "", fmt.Errorf("Metaspace with prepend_scheme %q and replacement %q is not supported", scheme, c.Replacement)
+	}
+	return scheme, nil
+}
 
 // chain applies splitters one after the other, each to the pieces of the one before.
 func chain(splitters ...splitter) splitter {
