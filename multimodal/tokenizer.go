@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 )
 
 // Tokenizer is a BPE tokenizer, byte-level or with SentencePiece's byte tokens. Its ids and texts equal those of Hugging
@@ -33,9 +32,7 @@ type Tokenizer struct {
 // is put around it: see AddSpecial. What the vocabulary has neither a token nor an unknown token for vanishes. In text
 // that is not UTF-8 each maximal invalid sequence counts as U+FFFD.
 func (t *Tokenizer) Encode(text string) []int32 {
-	if !utf8.ValidString(text) {
-		text = lossy(text)
-	}
+	text = lossy(text)
 	ids, first := make([]int32, 0, len(text)/4+1), true
 	token := func(id int32) { ids, first = append(ids, id), false }
 	var room merging
@@ -61,7 +58,12 @@ func (t *Tokenizer) ID(token string) (int32, bool) {
 }
 
 // Token is the name of an id in the vocabulary, "" for an id that has none.
-func (t *Tokenizer) Token(id int32) string { return entry(t.names, id) }
+func (t *Tokenizer) Token(id int32) string {
+	if id < 0 || int(id) >= len(t.names) {
+		return ""
+	}
+	return t.names[id]
+}
 
 // Special reports whether id is a special token: control, not text.
 func (t *Tokenizer) Special(id int32) bool { return t.special[id] }
@@ -82,13 +84,6 @@ func (t *Tokenizer) Decode(ids []int32) string {
 		text = s.next(text, id)
 	}
 	return string(s.flush(text))
-}
-
-func entry(table []string, id int32) string {
-	if id < 0 || int(id) >= len(table) {
-		return ""
-	}
-	return table[id]
 }
 
 const (
@@ -181,13 +176,6 @@ func alphabetOf(bytes string) string {
 
 // bytesOf is the inverse; a token with a character out of the alphabet has none.
 func bytesOf(token string) (bytes string, ok bool) {
-	plain := true
-	for i := range len(token) {
-		plain = plain && token[i] >= '!' && token[i] <= '~'
-	}
-	if plain { // most tokens of English are themselves
-		return token, true
-	}
 	b := make([]byte, 0, len(token))
 	for _, r := range token {
 		x, ok := byteOf[r]
