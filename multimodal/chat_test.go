@@ -4,13 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/molt-go/molt/torch/model/gguf"
 )
 
 const (
@@ -43,17 +40,12 @@ func user(text string) []Message { return []Message{{Role: "user", Content: text
 // smolLMChat has the model's own template, or another one.
 func smolLMChat(t testing.TB, template string) *Chat {
 	t.Helper()
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := gguf.Open(filepath.Join(cache, "molt", "models", "SmolLM2-135M-Instruct.Q4_1.gguf"))
-	if err != nil {
-		t.Fatalf("%v\n`make test` fetches the model", err)
-	}
-	defer f.Close()
 	if template == "" {
-		template, _ = f.Meta["tokenizer.chat_template"].(string)
+		c, err := OpenChat(smolLMFile(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
 	}
 	c, err := NewChat(smolLMTokenizer(t), template, named("<|im_start|>", "<|im_end|>"), false)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"image"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -71,12 +70,8 @@ func TestAMismatchOfPlaceholdersAndImagesNamesBoth(t *testing.T) {
 }
 
 func TestPromptsWithImages(t *testing.T) {
-	dir := t.TempDir()
-	for name, box := range map[string]image.Rectangle{"a.png": image.Rect(0, 0, 56, 84), "b.png": image.Rect(0, 0, 28, 28)} {
-		if err := os.WriteFile(filepath.Join(dir, name), encodePNG(t, image.NewGray(box)), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	large, small := image.NewGray(image.Rect(0, 0, 56, 84)), image.NewGray(image.Rect(0, 0, 28, 28))
+	dir := write(t, map[string]string{"a.png": string(encodePNG(t, large)), "b.png": string(encodePNG(t, small))})
 	tok := byteTokenizer(t, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|end|>")
 	c, err := NewChat(tok, "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"+
 		"{% if p.type == 'text' %}{{ p.text }}{% else %}<|vision_start|><|image_pad|><|vision_end|>{% endif %}{% endfor %}{% endif %}"+

@@ -87,8 +87,8 @@ func ggufSource(meta map[string]any) (source, error) {
 		return nil, err
 	}
 	addBOS, addEOS := metaOr(meta, "add_bos_token", addsBOS), metaOr(meta, "add_eos_token", false)
-	config := object{"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false, "bos_token": bos, "eos_token": eos,
-		"add_bos_token": addBOS, "chat_template": meta["tokenizer.chat_template"]}
+	config := object{"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false, "add_bos_token": addBOS,
+		"bos_token": bos, "eos_token": eos, "chat_template": meta["tokenizer.chat_template"]}
 	file["version"], file["added_tokens"], file["post_processor"] = "1.0", added, ggufTemplate(addBOS, bos, addEOS, eos, vocab)
 	files := object{"tokenizer_config.json": config, "generation_config.json": object{"eos_token_id": ends}, "tokenizer.json": file}
 	return func(name string) ([]byte, error) {

@@ -2,7 +2,6 @@ package multimodal
 
 import (
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,19 +32,6 @@ func file(normalizer, preTokenizer, added, model string) string {
 func load(t testing.TB, files map[string]string) (*Tokenizer, error) {
 	t.Helper()
 	return OpenTokenizer(write(t, files))
-}
-
-// write makes a folder of files.
-func write(t testing.TB, files map[string]string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, text := range files {
-		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
 }
 
 func TestTokenizerJSONEncodesAsItsComponentsSay(t *testing.T) {
@@ -204,18 +190,11 @@ func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 
 func TestFilesBeyondTheLimitAreNotRead(t *testing.T) {
 	for _, name := range []string{"tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json"} {
-		dir := t.TempDir()
-		err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte(file("", "", "", "")), 0o600)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name), nil, 0o600)
-		}
-		if err == nil {
-			err = os.Truncate(filepath.Join(dir, name), maxFile+1) // takes no room
-		}
-		if err != nil {
+		dir := write(t, map[string]string{name: "", "tokenizer.json": file("", "", "", "")})
+		if err := os.Truncate(filepath.Join(dir, name), maxFile+1); err != nil { // takes no room
 			t.Fatal(err)
 		}
-		_, err = OpenTokenizer(dir)
+		_, err := OpenTokenizer(dir)
 		if want := name + " has 67108865 bytes; at most 67108864 are read"; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}
