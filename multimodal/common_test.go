@@ -38,7 +38,8 @@ var smolLM struct {
 // smolLMTokenizer is that file's tokenizer, loaded once.
 func smolLMTokenizer(t testing.TB) *Tokenizer {
 	t.Helper()
-	smolLM.once.Do(func() { smolLM.tok, smolLM.err = OpenTokenizer(smolLMFile(t)) })
+	path := smolLMFile(t)
+	smolLM.once.Do(func() { smolLM.tok, smolLM.err = OpenTokenizer(path) })
 	if smolLM.err != nil {
 		t.Fatal(smolLM.err)
 	}
