@@ -84,11 +84,8 @@ func (c *component) scheme() (string, error) {
 
 // chain applies splitters one after the other, each to the pieces of the one before.
 func chain(splitters ...splitter) splitter {
-	switch len(splitters) {
-	case 0:
+	if len(splitters) == 0 {
 		return func(text string, _ bool, emit func(string)) { emit(text) }
-	case 1:
-		return splitters[0]
 	}
 	rest := chain(splitters[1:]...)
 	return func(text string, first bool, emit func(string)) {

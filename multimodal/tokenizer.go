@@ -72,9 +72,6 @@ func (t *Tokenizer) Special(id int32) bool { return t.special[id] }
 // generation settings. The slice is the caller's.
 func (t *Tokenizer) EOS() []int32 { return slices.Clone(t.eos) }
 
-// BOS is the beginning-of-sequence token, for chat templates; ok is false where there is none.
-func (t *Tokenizer) BOS() (id int32, ok bool) { return t.bos, t.bos != noID }
-
 // Decode returns the text of ids, special tokens kept; ids out of the vocabulary are skipped. Bytes that are no character
 // become U+FFFD: one for each maximal invalid sequence in a byte-level vocabulary, else one for each token of a run of byte tokens.
 func (t *Tokenizer) Decode(ids []int32) string {

@@ -67,8 +67,8 @@ func TestSmolLMKnowsItsEnds(t *testing.T) {
 	if d := cmp.Diff([]int32{2}, tok.EOS()); d != "" {
 		t.Error(d)
 	}
-	if bos, ok := tok.BOS(); bos != 1 || !ok {
-		t.Error(bos, ok)
+	if tok.bos != 1 {
+		t.Error(tok.bos)
 	}
 	if id, ok := tok.ID("Ġthe"); !ok || tok.Special(id) || tok.text[id] != " the" {
 		t.Error(id, ok)
