@@ -127,6 +127,9 @@ func (c *Chat) render(list []json.RawMessage, opts RenderOptions) (string, error
 	vars["messages"], vars["add_generation_prompt"] = json.RawMessage(messages), opts.AddGenerationPrompt
 	template := c.template
 	if len(opts.Tools) > 0 {
+		if err := json.Unmarshal(opts.Tools, new([]map[string]json.RawMessage)); err != nil {
+			return "", fmt.Errorf("tools: give a list of objects: %w", err)
+		}
 		vars["tools"], template = opts.Tools, cmp.Or(c.toolUse, template)
 	}
 	maps.Copy(vars, opts.Extra)

@@ -266,6 +266,11 @@ func TestConversationsWithToolsUseTheTemplateForThem(t *testing.T) {
 				t.Errorf("tools %q: %q, %v; want %q", tools, got, err, want)
 			}
 		}
+		for _, tools := range []string{"5", `{"a":1}`, `["a"]`} {
+			if _, err := chat.Render(user(""), RenderOptions{Tools: json.RawMessage(tools)}); err == nil || !strings.HasPrefix(err.Error(), "tools: ") {
+				t.Errorf("tools %s: %v", tools, err)
+			}
+		}
 	}
 }
 
