@@ -77,7 +77,7 @@ func (c *component) scheme() (string, error) {
 		scheme = "never"
 	}
 	if !slices.Contains([]string{"always", "first", "never"}, scheme) || c.Replacement == "" {
-		return "", fmt.Errorf("Metaspace with prepend_scheme %q and replacement %q is not supported", scheme, c.Replacement)
+		return "", fmt.Errorf("prepend_scheme %q with replacement %q is not supported", scheme, c.Replacement)
 	}
 	return scheme, nil
 }
