@@ -76,8 +76,8 @@ func TestComponentsDoAsTheLibrarys(t *testing.T) {
 	for _, behavior := range []string{"Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"} {
 		for _, invert := range []bool{false, true} {
 			files = append(files, marked(none, split(`{"Regex":"[ab]|\\s+(?!\\S)"}`, behavior, invert), plain, special, ""),
-				marked(none, split(`{"String":"b"}`, behavior, invert), plain, special, ""),
-				marked(none, split(`{"Regex":"c?"}`, behavior, invert), plain, special, ""))
+				marked(none, split(`{"String":".."}`, behavior, invert), plain, special, ""),
+				marked(none, split(`{"Regex":"c?|1&&"}`, behavior, invert), plain, special, ""))
 		}
 	}
 	for _, flags := range []string{"", "single_word", "lstrip", "rstrip", "lstrip rstrip normalized", "single_word normalized special"} {

@@ -79,7 +79,7 @@ func TestSmolLMEqualsTheReferenceOnEveryScript(t *testing.T) {
 	compareStrings(t, smolLMTokenizer(t), "smollm2")
 }
 
-func TestTextThatIsNotUTF8CountsAsReplacementCharacters(t *testing.T) {
+func TestWhatIsNotUTF8CountsAsReplacementCharacters(t *testing.T) {
 	tok := smolLMTokenizer(t)
 	for text, same := range map[string]string{
 		"a\xffb": "a\uFFFDb", "\xf0\x9f\x98": "\uFFFD", "\xe2\x82A\xed\xa0\x80": "\uFFFDA\uFFFD\uFFFD\uFFFD", "\xc0\xaf": "\uFFFD\uFFFD",
