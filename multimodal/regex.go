@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -103,18 +104,11 @@ func pinClasses(pattern string) (pinned string, err error) {
 	return pinned, err
 }
 
-// spell writes ranges as they stand within brackets.
+// spell writes ranges as they stand within brackets. None begins or ends with a hyphen.
 func spell(ranges []rune) string {
 	var b strings.Builder
-	for i := 0; i < len(ranges); i += 2 {
-		fmt.Fprintf(&b, `%s-%s`, escape(ranges[i]), escape(ranges[i+1]))
+	for pair := range slices.Chunk(ranges, 2) {
+		fmt.Fprintf(&b, "%s-%s", regexp.QuoteMeta(string(pair[:1])), regexp.QuoteMeta(string(pair[1:])))
 	}
 	return b.String()
-}
-
-func escape(r rune) string {
-	if r < 0x80 {
-		return fmt.Sprintf(`\x%02x`, r)
-	}
-	return string(r)
 }
