@@ -42,10 +42,7 @@ func (p *ImageProcessor) Expand(ids []int32, images []Image) (ImagePrompt, error
 func (p *ImageProcessor) Find(ids []int32, images []Image) (ImagePrompt, error) {
 	prompt, end := ImagePrompt{IDs: ids, Images: images}, 0
 	for i, m := range images {
-		start, n := end, p.tokens(m)
-		for start < len(ids) && ids[start] != p.Token {
-			start++
-		}
+		start, n := end+max(0, slices.Index(ids[end:], p.Token)), p.tokens(m)
 		for end = start; end < len(ids) && ids[end] == p.Token && end-start < n; {
 			end++
 		}

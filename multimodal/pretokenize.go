@@ -45,11 +45,7 @@ func (c *component) splitter() (_ splitter, err error) {
 		}
 		return words, err
 	case "Digits":
-		behavior := "Contiguous"
-		if c.Individual {
-			behavior = "Isolated"
-		}
-		return split("["+spell(unicodeNumeric)+"]", behavior, false)
+		return split("["+spell(unicodeNumeric)+"]", map[bool]string{true: "Isolated", false: "Contiguous"}[c.Individual], false)
 	case "Metaspace":
 		scheme, err := c.scheme()
 		if err == nil && absentOr(c.Split) {

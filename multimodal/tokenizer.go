@@ -75,12 +75,12 @@ func (t *Tokenizer) EOS() []int32 { return slices.Clone(t.eos) }
 // Decode returns the text of ids, special tokens kept; ids out of the vocabulary are skipped. Bytes that are no character
 // become U+FFFD: one for each maximal invalid sequence in a byte-level vocabulary, else one for each token of a run of byte tokens.
 func (t *Tokenizer) Decode(ids []int32) string {
-	var text []byte
+	var text strings.Builder
 	s := NewStream(t)
 	for _, id := range ids {
-		text = s.next(text, id)
+		text.WriteString(s.Next(id))
 	}
-	return string(s.flush(text))
+	return text.String() + s.Flush()
 }
 
 const (

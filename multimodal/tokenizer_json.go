@@ -92,20 +92,6 @@ func (m *mergePair) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-func (m *bpeModel) check() error {
-	for part, unsupported := range map[string]bool{
-		"a model without vocabulary": len(m.Vocab) == 0,
-		"dropout":                    m.Dropout != nil && *m.Dropout != 0,
-		"continuing_subword_prefix":  m.Prefix != "",
-		"end_of_word_suffix":         m.Suffix != "",
-	} {
-		if unsupported {
-			return fmt.Errorf("%s is not supported: want a BPE model", part)
-		}
-	}
-	return nil
-}
-
 // add adds the tokens of tokenizer_config.json that tokenizer.json lacks.
 func (f *tokenizerFile) add(more map[int32]addedToken) {
 	known := map[string]bool{}
@@ -122,7 +108,10 @@ func (f *tokenizerFile) add(more map[int32]addedToken) {
 func (f *tokenizerFile) tokenizer() (*Tokenizer, error) {
 	const maxSteps, maxGrowth = 32, 1 << 12 // what a hostile file can make of every text; sequences in use have five steps
 	t := &Tokenizer{ids: f.Model.Vocab, special: map[int32]bool{}, bos: noID}
-	err := f.Model.check()
+	var err error
+	if m := f.Model; len(m.Vocab) == 0 || m.Dropout != nil && *m.Dropout != 0 || m.Prefix+m.Suffix != "" {
+		err = errors.New("want a BPE model with a vocabulary, without dropout, continuing_subword_prefix and end_of_word_suffix")
+	}
 	for _, c := range []*component{f.Normalizer, f.PreTokenizer, f.PostProcessor, f.Decoder} {
 		steps, growth := c.steps(), 1
 		for _, step := range steps {
