@@ -9,8 +9,8 @@ const tokensFormat = `  {"text": "Hi", "add_special_tokens": false}   {"ids": [2
 
 Special tokens in a text are recognised; it gets none beside them unless add_special_tokens asks for the tokenizer's own. Messages reach
 the model's chat template as they are given; keys that are not shown here are variables of the template. ids are those of the text, with
-exactly one beginning-of-sequence token in front where the tokenizer adds one or the template writes one: what molt trains on and
-generates from. spans are the tokens from..to-1 of the assistant's replies; null where the template does not show their ends.`
+exactly one beginning-of-sequence token in front where the tokenizer adds one to texts: what molt trains on and generates from. spans
+are the tokens from..to-1 of the assistant's replies; null where the template does not show their ends.`
 
 func tokensVerb(ctx context.Context, o options, serve server) error {
 	t := openText(o.model, nil)

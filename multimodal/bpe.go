@@ -3,64 +3,44 @@ package multimodal
 import (
 	"container/heap"
 	"fmt"
-	"hash/maphash"
 	"maps"
+	"slices"
 	"sort"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"unicode/utf8"
-)
-
-const (
-	cacheSlots = 1 << 15 // a power of two
-	cacheWord  = 64      // longer words are rare and not kept, in bytes
 )
 
 // bpe merges the symbols of a word into tokens: again and again the pair of neighbours whose merge comes first in the
 // list, the leftmost where it occurs more than once. Symbols are bytes where a ByteLevel pre-tokenizer made the words, else
-// characters. Results are kept in a table of fixed size with one place for a word, overwritten by the next that falls
-// there; entries are immutable, so readers need no lock.
+// characters.
 type bpe struct {
 	byteLevel   bool
-	bytes       [256]int32           // byte → id of its character in the byte-level alphabet, or of its token <0x0A>
-	ascii       [utf8.RuneSelf]int32 // character → id, noID where the vocabulary has none
-	chars       map[rune]int32       // the other characters'
-	fallback    bool                 // a character without a token is its bytes, where each has one
-	unknown     int32                // for the others; noID drops them
-	fuseUnknown bool                 // a run of them is one token
+	bytes       [256]int32     // byte → id of its character in the byte-level alphabet, or of its token <0x0A>
+	chars       map[rune]int32 // character → id
+	fallback    bool           // a character without a token is its bytes, where each has one
+	unknown     int32          // for the others; noID drops them
+	fuseUnknown bool           // a run of them is one token
 	merges      map[uint64]merge
 	words       map[string]int32 // whole words that skip the merges; nil: none
-	seed        maphash.Seed
-	cache       []atomic.Pointer[cachedWord]
-	scratch     sync.Pool // of *merging
-}
-
-type cachedWord struct {
-	word string
-	ids  []int32
 }
 
 func newBPE(m *bpeModel, byteLevel bool) (*bpe, error) {
 	b := &bpe{byteLevel: byteLevel, chars: map[rune]int32{}, fallback: m.ByteFallback, unknown: noID, fuseUnknown: m.FuseUnknown,
-		merges: make(map[uint64]merge, len(m.Merges)), seed: maphash.MakeSeed(), cache: make([]atomic.Pointer[cachedWord], cacheSlots)}
-	b.scratch.New = func() any { return new(merging) }
+		merges: make(map[uint64]merge, len(m.Merges))}
 	find := func(token string) int32 {
 		if id, ok := m.Vocab[token]; ok {
 			return id
 		}
 		return noID
 	}
-	if b.unknown = find(m.Unknown); m.Unknown != "" && b.unknown == noID {
-		return nil, fmt.Errorf("the unknown token %q is not in the vocabulary", m.Unknown)
+	if m.Unknown != "" {
+		if b.unknown = find(m.Unknown); b.unknown == noID {
+			return nil, fmt.Errorf("the unknown token %q is not in the vocabulary", m.Unknown)
+		}
 	}
 	for i, r := range byteRunes {
 		if b.bytes[i] = find(string(r)); !byteLevel {
 			b.bytes[i] = find(fmt.Sprintf("<0x%02X>", i))
 		}
-	}
-	for i := range b.ascii {
-		b.ascii[i] = find(string(rune(i)))
 	}
 	for token, id := range m.Vocab {
 		if r, n := utf8.DecodeRuneInString(token); n == len(token) {
@@ -87,27 +67,11 @@ func newBPE(m *bpeModel, byteLevel bool) (*bpe, error) {
 	return b, nil
 }
 
-// encode appends the ids of a word.
-func (b *bpe) encode(ids []int32, word string) []int32 {
-	if len(word) > cacheWord {
-		return b.merge(ids, word)
-	}
-	slot := &b.cache[maphash.String(b.seed, word)%cacheSlots]
-	if c := slot.Load(); c != nil && c.word == word {
-		return append(ids, c.ids...)
-	}
-	from := len(ids)
-	ids = b.merge(ids, word)
-	slot.Store(&cachedWord{strings.Clone(word), append([]int32(nil), ids[from:]...)})
-	return ids
-}
-
-func (b *bpe) merge(ids []int32, word string) []int32 {
+// encode appends the ids of a word; m is room for it, used again and again.
+func (b *bpe) encode(m *merging, ids []int32, word string) []int32 {
 	if id, ok := b.words[word]; ok {
 		return append(ids, id)
 	}
-	m := b.scratch.Get().(*merging)
-	defer b.scratch.Put(m)
 	m.symbols, m.queue = m.symbols[:0], minHeap{m.queue.IntSlice[:0]}
 	waits := false // an unknown token; byte tokens overtake it, as they do in the reference
 	for word != "" {
@@ -119,9 +83,9 @@ func (b *bpe) merge(ids []int32, word string) []int32 {
 			}
 			waits = false
 			m.add(id)
-		case b.fallback && b.hasBytes(word[:n]):
-			for i := range n {
-				m.add(b.bytes[word[i]])
+		case b.fallback && !slices.ContainsFunc([]byte(word[:n]), func(c byte) bool { return b.bytes[c] == noID }):
+			for _, c := range []byte(word[:n]) {
+				m.add(b.bytes[c])
 			}
 		case b.unknown != noID:
 			if waits && !b.fuseUnknown {
@@ -137,56 +101,17 @@ func (b *bpe) merge(ids []int32, word string) []int32 {
 	return m.run(ids, b.merges)
 }
 
-// mark is what SentencePiece writes for a space.
-const mark, markRune = "\u2581", '\u2581'
-
-// atMarks splits before a mark where no token of vocab reaches across. That changes no id, but short words merge faster than
-// a long text, and their results are kept.
-func atMarks(vocab map[string]int32) splitter {
-	reach := map[rune]bool{} // characters that a token has before a mark
-	for token := range vocab {
-		for at := range token {
-			if at > 0 && strings.HasPrefix(token[at:], mark) {
-				before, _ := utf8.DecodeLastRuneInString(token[:at])
-				reach[before] = true
-			}
-		}
-	}
-	_, known := vocab[mark]
-	return func(text string, emit func(string)) {
-		start, before := 0, utf8.RuneError
-		for at, r := range text {
-			if r == markRune && known && at > 0 && !reach[before] {
-				emit(text[start:at])
-				start = at
-			}
-			before = r
-		}
-		emit(text[start:])
-	}
-}
-
-// symbol is the id of the first byte or character of word, and its length.
+// symbol is the id of the first byte or character of word, noID where the vocabulary has none, and its length.
 func (b *bpe) symbol(word string) (id int32, n int) {
 	if b.byteLevel {
 		return b.bytes[word[0]], 1
-	} else if word[0] < utf8.RuneSelf {
-		return b.ascii[word[0]], 1
 	}
 	r, n := utf8.DecodeRuneInString(word)
-	if id, ok := b.chars[r]; ok {
-		return id, n
+	id, ok := b.chars[r]
+	if !ok {
+		id = noID
 	}
-	return noID, n
-}
-
-func (b *bpe) hasBytes(char string) bool {
-	for i := range len(char) {
-		if b.bytes[char[i]] == noID {
-			return false
-		}
-	}
-	return true
+	return id, n
 }
 
 // merging is a word in the making.

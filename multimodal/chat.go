@@ -1,6 +1,7 @@
 package multimodal
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,9 +22,10 @@ var ErrRewritten = errors.New("the chat template rewrites earlier turns")
 type Chat struct {
 	tok      *Tokenizer
 	template *jinja.Template
-	vars     map[string]any // for the template, whatever the conversation
-	bos      int32          // noID: none
-	end      int32          // the special token that the template puts after an assistant's message; noID: none
+	toolUse  *jinja.Template // for conversations with tools; nil: template
+	vars     map[string]any  // for the template, whatever the conversation
+	bos      int32           // in front of every prompt; noID: none
+	end      int32           // the special token that the template puts after an assistant's message; noID: none
 	stops    []int32
 	markers  func() (markers, error)
 }
@@ -35,26 +37,25 @@ type RenderOptions struct {
 	Extra               map[string]any  // further variables, such as enable_thinking; types: see package jinja
 }
 
-// NewChat parses a chat template. bos and eos are the texts of the tokens that the template knows as bos_token and
-// eos_token; "" where the model has none. With a bos, every prompt starts with it exactly once.
-func NewChat(tok *Tokenizer, template, bos, eos string) (*Chat, error) {
+// NewChat parses a chat template. tokens are the texts of special tokens by the names that the template knows, such as
+// bos_token; eos_token ends replies. With addBOS every prompt starts with bos_token exactly once, where there is one.
+func NewChat(tok *Tokenizer, template string, tokens map[string]string, addBOS bool) (*Chat, error) {
 	parsed, err := jinja.Parse(template)
 	if err != nil {
 		return nil, fmt.Errorf("chat template: %w", err)
 	}
 	c := &Chat{tok: tok, template: parsed, vars: map[string]any{"tools": nil, "documents": nil}, bos: noID, end: noID, stops: tok.EOS()}
-	for name, token := range map[string]string{"bos_token": bos, "eos_token": eos} {
-		if token == "" {
-			continue
-		}
+	for name, token := range tokens {
+		c.vars[name] = token
 		id, ok := tok.ID(token)
-		if !ok {
+		switch {
+		case name != "bos_token" && name != "eos_token":
+		case !ok:
 			return nil, fmt.Errorf("the vocabulary lacks the %s %q; give its text or none", name, token)
-		}
-		if c.vars[name] = token; name == "bos_token" {
-			c.bos = id
-		} else {
+		case name == "eos_token":
 			c.addStop(id)
+		case addBOS:
+			c.bos = id
 		}
 	}
 	c.findEnd()
@@ -124,11 +125,15 @@ func (c *Chat) render(list []json.RawMessage, opts RenderOptions) (string, error
 	}
 	vars := maps.Clone(c.vars)
 	vars["messages"], vars["add_generation_prompt"] = json.RawMessage(messages), opts.AddGenerationPrompt
+	template := c.template
 	if len(opts.Tools) > 0 {
-		vars["tools"] = opts.Tools
+		if err := json.Unmarshal(opts.Tools, new([]map[string]json.RawMessage)); err != nil {
+			return "", fmt.Errorf("tools: give a list of objects: %w", err)
+		}
+		vars["tools"], template = opts.Tools, cmp.Or(c.toolUse, template)
 	}
 	maps.Copy(vars, opts.Extra)
-	text, err := c.template.Render(vars)
+	text, err := template.Render(vars)
 	if err != nil {
 		return "", fmt.Errorf("chat template: %w", err)
 	}
@@ -147,7 +152,7 @@ func (c *Chat) Prompt(msgs []Message, opts RenderOptions) ([]int32, error) {
 }
 
 // Encode gives the ids of a rendered conversation: no special tokens but those in it, and exactly one BOS in front where the
-// tokenizer adds one or the template writes one.
+// tokenizer adds one.
 func (c *Chat) Encode(text string) []int32 {
 	ids := c.tok.Encode(text)
 	if c.bos == noID {
@@ -204,8 +209,7 @@ func (c *Chat) Delta(history []Message, reply string, stopped bool, next []Messa
 // StopIDs are the ids that end a reply: end-of-sequence tokens and what the template puts after one. The slice is the caller's.
 func (c *Chat) StopIDs() []int32 { return slices.Clone(c.stops) }
 
-// OpenChat reads the tokenizer and the chat template of the model at path: a .gguf file or a Hugging Face folder. A
-// beginning-of-sequence token is used where the tokenizer adds one by itself or the template writes one.
+// OpenChat reads the tokenizer and the chat template of the model at path: a .gguf file or a Hugging Face folder.
 func OpenChat(path string) (c *Chat, err error) {
 	s, err := openSource(path)
 	if err == nil {
@@ -222,23 +226,25 @@ func (s source) chat() (*Chat, error) {
 	if err != nil {
 		return nil, err
 	}
-	template := string(config.Template)
-	if text, err := s("chat_template.jinja"); err == nil {
-		template = string(text)
-	} else if optional(err) != nil {
-		return nil, err
+	templates := map[string]string{}
+	for _, t := range config.Templates {
+		templates[t.Name] = t.Template
 	}
-	if template == "" {
+	for name, file := range templateFiles {
+		if text, err := s(file); err == nil {
+			templates[name] = string(text)
+		} else if optional(err) != nil {
+			return nil, err
+		}
+	}
+	if templates["default"] == "" {
 		return nil, errors.New("it has no chat template: take an instruction-tuned model")
 	}
-	bos, eos := "", ""
-	if id, ok := tok.BOS(); ok && (config.AddBOS || strings.Contains(template, "bos_token")) {
-		bos = tok.Token(id)
+	c, err := NewChat(tok, templates["default"], config.Tokens, config.AddBOS || slices.Contains(tok.before, tok.bos))
+	if text := templates["tool_use"]; text != "" && err == nil {
+		c.toolUse, err = jinja.Parse(text)
 	}
-	if ids := tok.EOS(); len(ids) > 0 {
-		eos = tok.Token(ids[0])
-	}
-	return NewChat(tok, template, bos, eos)
+	return c, err
 }
 
 // Tokenizer is the chat's.

@@ -3,13 +3,11 @@ package multimodal
 import (
 	"encoding/json"
 	"errors"
-	"os"
-	"path/filepath"
+	"maps"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/molt-go/molt/torch/model/gguf"
 )
 
 const (
@@ -24,11 +22,17 @@ const (
 func toyChat(t testing.TB, template, bos, eos string) (*Chat, *Tokenizer) {
 	t.Helper()
 	tok := byteTokenizer(t, "<|im_start|>", "<|im_end|>", "<s>", "<|endoftext|>")
-	c, err := NewChat(tok, template, bos, eos)
+	c, err := NewChat(tok, template, named(bos, eos), true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c, tok
+}
+
+func named(bos, eos string) map[string]string {
+	tokens := map[string]string{"bos_token": bos, "eos_token": eos}
+	maps.DeleteFunc(tokens, func(_, token string) bool { return token == "" })
+	return tokens
 }
 
 func user(text string) []Message { return []Message{{Role: "user", Content: text}} }
@@ -36,19 +40,14 @@ func user(text string) []Message { return []Message{{Role: "user", Content: text
 // smolLMChat has the model's own template, or another one.
 func smolLMChat(t testing.TB, template string) *Chat {
 	t.Helper()
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := gguf.Open(filepath.Join(cache, "molt", "models", "SmolLM2-135M-Instruct.Q4_1.gguf"))
-	if err != nil {
-		t.Fatalf("%v\n`make test` fetches the model", err)
-	}
-	defer f.Close()
 	if template == "" {
-		template, _ = f.Meta["tokenizer.chat_template"].(string)
+		c, err := OpenChat(smolLMFile(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
 	}
-	c, err := NewChat(smolLMTokenizer(t), template, "<|im_start|>", "<|im_end|>")
+	c, err := NewChat(smolLMTokenizer(t), template, named("<|im_start|>", "<|im_end|>"), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +105,7 @@ func TestSampledTokensAreNotEncodedAgain(t *testing.T) {
 	tok := makeTokenizer(t, vocab, merges, []addedToken{
 		{ID: 8, Content: "<u>", Special: true}, {ID: 9, Content: "<a>", Special: true}, {ID: 10, Content: "<e>", Special: true}})
 	const template = "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}<e>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
-	c, err := NewChat(tok, template, "", "")
+	c, err := NewChat(tok, template, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,6 +201,79 @@ func TestPromptsStartWithExactlyOneBOS(t *testing.T) {
 	}
 }
 
+func TestTemplatesGetTheTokensThatAFolderNames(t *testing.T) {
+	const template = "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ image_token }}|{{ box_token }}"
+	const added = `{"id":20,"content":"<s>"},{"id":21,"content":"</s>"},{"id":22,"content":"<pad>"}`
+	const older = `{"bos_token":"<pad>","pad_token":{"content":"</s>"}}`
+	for _, c := range []struct{ config, want string }{
+		{`{"bos_token":"<s>","eos_token":{"content":"</s>"},"pad_token":null,"add_bos_token":false}`, "<pad>|</s>|</s>||"},
+		{`{"bos_token":"<s>","added_tokens_decoder":{},"image_token":"a","extra_special_tokens":{"box_token":"b"}}`, "<s>|||a|b"},
+		{`{"pad_token":"<pad>","extra_special_tokens":["a"]}`, "<pad>||</s>||"},
+	} {
+		chat, err := OpenChat(write(t, map[string]string{"tokenizer.json": file("", "", added, ""), "chat_template.jinja": template,
+			"tokenizer_config.json": c.config, "special_tokens_map.json": older}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := chat.Render(user("a"), RenderOptions{}); err != nil || got != c.want {
+			t.Errorf("%s: %q, %v; want %q", c.config, got, err, c.want)
+		}
+	}
+}
+
+func TestATokenizerThatAddsNoBOSLeavesItToTheTemplate(t *testing.T) {
+	const adds = `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}},{"Sequence":{"id":"A"}}],` +
+		`"special_tokens":{"<s>":{"ids":[20]}}}`
+	const template = "{% if messages[0].content == 'a' %}{{ bos_token }}{% endif %}{{ messages[0].content }}"
+	for _, c := range []struct {
+		config, processor string
+		a, b              []int32
+	}{
+		{`{"bos_token":"<s>"}`, "null", []int32{20, 0}, []int32{1}},
+		{`{"bos_token":"<s>"}`, adds, []int32{20, 0}, []int32{20, 1}},
+		{`{"bos_token":"<s>","add_bos_token":true}`, "null", []int32{20, 0}, []int32{20, 1}},
+	} {
+		tokenizer := strings.Replace(file("", "", `{"id":20,"content":"<s>"}`, ""), `"decoder"`, `"post_processor":`+c.processor+`,"decoder"`, 1)
+		chat, err := OpenChat(write(t, map[string]string{"tokenizer.json": tokenizer, "tokenizer_config.json": c.config,
+			"chat_template.jinja": template}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, _ := chat.Prompt(user("a"), RenderOptions{})
+		b, _ := chat.Prompt(user("b"), RenderOptions{})
+		if d := cmp.Diff([][]int32{c.a, c.b}, [][]int32{a, b}); d != "" {
+			t.Errorf("%s, %s (-want +got):\n%s", c.config, c.processor, d)
+		}
+	}
+}
+
+func TestConversationsWithToolsUseTheTemplateForThem(t *testing.T) {
+	list := `{"chat_template":[{"name":"rag","template":"c"},{"name":"tool_use","template":"b"},{"name":"default","template":"a"}]}`
+	for _, files := range []map[string]string{
+		{"tokenizer_config.json": list}, {"chat_template.jinja": "a", "additional_chat_templates/tool_use.jinja": "b"},
+	} {
+		files["tokenizer.json"] = file("", "", "", "")
+		copied := t.TempDir()
+		if err := SaveText(write(t, files), copied); err != nil {
+			t.Fatal(err)
+		}
+		chat, err := OpenChat(copied)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for tools, want := range map[string]string{"": "a", "[]": "b", `[{"type":"function"}]`: "b"} {
+			if got, err := chat.Render(user(""), RenderOptions{Tools: json.RawMessage(tools)}); err != nil || got != want {
+				t.Errorf("tools %q: %q, %v; want %q", tools, got, err, want)
+			}
+		}
+		for _, tools := range []string{"5", `{"a":1}`, `["a"]`} {
+			if _, err := chat.Render(user(""), RenderOptions{Tools: json.RawMessage(tools)}); err == nil || !strings.HasPrefix(err.Error(), "tools: ") {
+				t.Errorf("tools %s: %v", tools, err)
+			}
+		}
+	}
+}
+
 func TestStopsAreTheUnionOfConfiguredAndTemplateEnds(t *testing.T) {
 	for _, eos := range []string{"<|endoftext|>", "<|im_end|>"} {
 		chat, tok := toyChat(t, chatML, "", eos)
@@ -233,7 +305,7 @@ func TestChatErrorsNameTheirCause(t *testing.T) {
 		{chatML, "<bos>", "", `the vocabulary lacks the bos_token "<bos>"`},
 		{chatML, "", "<eos>", `the vocabulary lacks the eos_token "<eos>"`},
 	} {
-		if _, err := NewChat(tok, c.template, c.bos, c.eos); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := NewChat(tok, c.template, named(c.bos, c.eos), true); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v; want %q", err, c.want)
 		}
 	}

@@ -1,8 +1,6 @@
 package multimodal
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -65,7 +63,7 @@ func (c *component) normalizer() (func(string) string, error) {
 		case "Replace":
 			replace, err := c.replace()
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("normalizer Replace: %w", err)
 			}
 			step = replace
 		default:
@@ -81,7 +79,7 @@ func (c *component) replace() (func(string) string, error) {
 	if c.Pattern.String != "" {
 		return func(text string) string { return strings.ReplaceAll(text, c.Pattern.String, c.Content) }, nil
 	}
-	find, err := c.finder()
+	find, err := newFinder(c.Pattern.Regex)
 	return func(text string) string {
 		var b strings.Builder
 		find(text, func(piece string, match bool) {
@@ -92,101 +90,6 @@ func (c *component) replace() (func(string) string, error) {
 		})
 		return b.String()
 	}, err
-}
-
-// finder finds the matches of Pattern.
-func (c *component) finder() (finder, error) {
-	switch {
-	case c.Pattern.String != "":
-		return findString(c.Pattern.String), nil
-	case c.Pattern.Regex != "":
-		return findRegex(c.Pattern.Regex)
-	}
-	return nil, fmt.Errorf("%s without a pattern is not supported: want a String or a Regex that is not empty", c.Type)
-}
-
-// preTokenizer gives what is done to a part before it is split, and how it is split; byteLevel: into words whose bytes
-// are the symbols.
-func (c *component) preTokenizer() (lead func(string, bool) string, split splitter, byteLevel bool, err error) {
-	lead = func(part string, _ bool) string { return part }
-	var all []splitter
-	for i, c := range c.steps() {
-		if byteLevel { // what follows sees the bytes in their alphabet, one character each
-			all = append(all, func(text string, emit func(string)) { emit(alphabetOf(text)) })
-		}
-		s, err := c.splitter()
-		if c.Type == "Metaspace" && err == nil {
-			lead, err = c.metaspace(i)
-		}
-		if err != nil {
-			return nil, nil, false, err
-		}
-		all, byteLevel = append(all, s), c.Type == "ByteLevel"
-	}
-	return lead, chain(all...), byteLevel, nil
-}
-
-// splitter is c as a step of a pre-tokenizer, without what Metaspace does before it splits.
-func (c *component) splitter() (splitter, error) {
-	switch {
-	case c.Type == "ByteLevel":
-		var steps []splitter
-		if c.PrefixSpace != nil && *c.PrefixSpace {
-			steps = append(steps, func(text string, emit func(string)) { emit(" " + strings.TrimPrefix(text, " ")) })
-		}
-		if absentOr(c.UseRegex) {
-			steps = append(steps, patterns[gpt2Pattern].split)
-		}
-		return chain(steps...), nil
-	case c.Type == "Metaspace" && (!absentOr(c.Split) || c.Replacement == ""): // which metaspace refuses
-		return chain(), nil
-	case c.Type == "Metaspace":
-		return split(findString(c.Replacement), "MergedWithNext", false)
-	case c.Type == "Digits" && c.Individual:
-		return split(findClass(numeric), "Isolated", false)
-	case c.Type == "Digits":
-		return split(findClass(numeric), "Contiguous", false)
-	case c.Type == "WhitespaceSplit":
-		return split(findClass(space), "Removed", false)
-	case c.Type == "Split":
-		// These patterns match every character, so that their matches alone are all of the text.
-		if p, ok := patterns[c.Pattern.Regex]; ok && (c.Behavior == "Isolated" || c.Behavior == "Removed" && c.Invert) {
-			return p.split, nil
-		}
-		find, err := c.finder()
-		if err != nil {
-			return nil, err
-		}
-		return split(find, c.Behavior, c.Invert)
-	}
-	return nil, fmt.Errorf("pre-tokenizer %q is not supported: want ByteLevel, Digits, Metaspace, Split or WhitespaceSplit", c.Type)
-}
-
-// metaspace is what a Metaspace at a place of a sequence does to a part: Replacement for spaces, and one in front.
-func (c *component) metaspace(place int) (func(part string, first bool) string, error) {
-	scheme, err := c.scheme()
-	if err == nil && place > 0 {
-		err = errors.New("pre-tokenizer Metaspace behind another one is not supported")
-	}
-	return func(part string, first bool) string {
-		part = strings.ReplaceAll(part, " ", c.Replacement)
-		if (scheme == "always" || scheme == "first" && first) && !strings.HasPrefix(part, c.Replacement) {
-			part = c.Replacement + part
-		}
-		return part
-	}, err
-}
-
-// scheme is when Metaspace puts a space in front.
-func (c *component) scheme() (string, error) {
-	scheme := cmp.Or(c.Scheme, "always")
-	if c.Scheme == "" && !absentOr(c.PrefixSpace) {
-		scheme = "never"
-	}
-	if !slices.Contains([]string{"always", "first", "never"}, scheme) || c.Replacement == "" {
-		return "", fmt.Errorf("a Metaspace with prepend_scheme %q and replacement %q is not supported", scheme, c.Replacement)
-	}
-	return scheme, nil
 }
 
 // specials are the tokens that a post-processor puts before and after a text, whose tokenizer has so many ids.

@@ -55,16 +55,15 @@ func decodeImage(data []byte) (raster, error) {
 	}
 	m := raster{make([]uint8, 3*size.Width*size.Height), size.Width, size.Height}
 	switch d := decoded.(type) {
-	case *image.NRGBA:
-		m.copy(d.Pix, d.Stride, size.ColorModel != color.NRGBAModel)
-	case *image.RGBA: // opaque, from these decoders
-		m.copy(d.Pix, d.Stride, false)
 	case *image.YCbCr:
 		m.convert(d, format == "webp")
 	case *image.NYCbCrA:
 		m.convert(&d.YCbCr, format == "webp")
 	default:
 		keyed := indexed && keyed(frame.Palette)
+		if _, ok := decoded.(*image.NRGBA); ok {
+			keyed = size.ColorModel != color.NRGBAModel
+		}
 		for i := range size.Width * size.Height {
 			switch c := decoded.At(i%size.Width, i/size.Width).(type) {
 			case color.Gray16: // Pillow clips them, but takes the upper half of other 16 bits
@@ -104,15 +103,36 @@ func keyed(palette color.Palette) bool {
 	return clear == 1
 }
 
-// copy takes the colours of pixels of four bytes, white for those that are transparent where one colour stands for that.
-func (m raster) copy(pix []uint8, stride int, keyed bool) {
-	for i := range m.width * m.height {
-		if p := pix[i/m.width*stride+i%m.width*4:]; keyed && p[3] == 0 {
-			m.set(i, 255, 255, 255)
-		} else {
-			m.set(i, p[0], p[1], p[2])
+// convert fills m with the colours of d as libjpeg and, for levels of video, libwebp have them, which Pillow and torchvision decode
+// with: where chroma has half the resolution, the nearest sample weighs 3 and the next one 1.
+func (m raster) convert(d *image.YCbCr, video bool) {
+	luma, black, red, blue, greenB, greenR := int32(1<<16), int32(0), int32(91881), int32(116130), int32(22554), int32(46802)
+	if video {
+		luma, black, red, blue, greenB, greenR = 76308, 16, 104596, 132200, 25676, 53280
+	}
+	halfX := d.SubsampleRatio == image.YCbCrSubsampleRatio422 || d.SubsampleRatio == image.YCbCrSubsampleRatio420
+	halfY := d.SubsampleRatio == image.YCbCrSubsampleRatio440 || d.SubsampleRatio == image.YCbCrSubsampleRatio420
+	out := m.pix
+	for y := range m.height {
+		next := d.COffset(0, neighbour(y, m.height, halfY)) - d.COffset(0, y)
+		for x := range m.width {
+			at, beside := d.COffset(x, y), d.COffset(neighbour(x, m.width, halfX), y)
+			chroma := func(c []uint8) int32 {
+				return (9*int32(c[at])+3*int32(c[beside])+3*int32(c[at+next])+int32(c[beside+next])+8)>>4 - 128
+			}
+			l, cb, cr := (int32(d.Y[d.YOffset(x, y)])-black)*luma+1<<15, chroma(d.Cb), chroma(d.Cr)
+			out[0], out[1], out[2] = toByte((l+red*cr)>>16), toByte((l-greenB*cb-greenR*cr)>>16), toByte((l+blue*cb)>>16)
+			out = out[3:]
 		}
 	}
+}
+
+// neighbour is a place, of n, whose chroma sample is next to that of place i.
+func neighbour(i, n int, half bool) int {
+	if !half {
+		return i
+	}
+	return min(max(i-1+i%2*2, 0), n-1)
 }
 
 // orientation is what EXIF data near the start of a JPEG or PNG file says, 1 to 8; 1, upright, where there is none.

@@ -10,7 +10,6 @@ import (
 	"image/gif"
 	"image/jpeg"
 	"image/png"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -161,10 +160,7 @@ func smallProcessor() *ImageProcessor {
 
 func TestImagesComeFromFilesAndDataURLs(t *testing.T) {
 	file := encodePNG(t, image.NewGray(image.Rect(0, 0, 30, 60)))
-	path := filepath.Join(t.TempDir(), "a.png")
-	if err := os.WriteFile(path, file, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	path := filepath.Join(write(t, map[string]string{"a.png": string(file)}), "a.png")
 	text := base64.StdEncoding.EncodeToString(file)
 	p := smallProcessor()
 	images, err := p.Open(path, "data:image/png;base64,"+text, text)
@@ -183,17 +179,13 @@ func TestImagesComeFromFilesAndDataURLs(t *testing.T) {
 }
 
 func TestHostileImagesAreErrorsWithinASecond(t *testing.T) {
-	dir := t.TempDir()
 	file := encodePNG(t, image.NewGray(image.Rect(0, 0, 900, 900)))
 	huge := slices.Clone(file)
 	binary.BigEndian.PutUint32(huge[16:], 1<<20) // the width
 	binary.BigEndian.PutUint32(huge[29:], crc32.ChecksumIEEE(huge[12:29]))
-	for name, data := range map[string][]byte{"truncated": file[:len(file)/2], "huge": huge, "empty": nil, "text": []byte("hello"),
-		"line": encodePNG(t, image.NewGray(image.Rect(0, 0, 1, 500)))} {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	line := encodePNG(t, image.NewGray(image.Rect(0, 0, 1, 500)))
+	dir := write(t, map[string]string{"truncated": string(file[:len(file)/2]), "huge": string(huge), "empty": "", "text": "hello",
+		"line": string(line)})
 	p := smallProcessor()
 	for source, want := range map[string]string{
 		"truncated": "not enough pixel data", "huge": "1048576×900 pixels", "empty": "unknown format", "text": "unknown format",

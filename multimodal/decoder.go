@@ -13,8 +13,8 @@ type decoder struct {
 	first     func(id int32) string // what it stands for at the beginning; nil: the same
 	byteLevel bool                  // text is bytes, of characters that may go on in the next token
 	loneBytes map[int32]bool        // tokens that are one byte, as <0x0A> is
-	cuts      int                   // as many
-	cutChar   string                // of these are cut off the beginning of a text
+	cutChar   string                // is cut off the beginning of a text,
+	cuts      int                   // at most as often
 }
 
 // decoder makes a file's decoder: steps that change single tokens, then one that joins bytes, then one that cuts the text.
@@ -34,13 +34,13 @@ func (c *component) decoder(names []string) (d decoder, err error) {
 		case c.Type == "Replace" && single:
 			replace, err := c.replace()
 			if err != nil {
-				return d, err
+				return d, fmt.Errorf("decoder Replace: %w", err)
 			}
 			each = append(each, func(token string, _ bool) string { return replace(token) })
 		case c.Type == "Metaspace" && single:
 			scheme, err := c.scheme()
 			if err != nil {
-				return d, err
+				return d, fmt.Errorf("decoder Metaspace: %w", err)
 			}
 			each = append(each, func(token string, first bool) string {
 				space := " "

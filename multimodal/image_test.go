@@ -124,17 +124,6 @@ func TestSizesOfImages(t *testing.T) {
 	}
 }
 
-func processorIn(t *testing.T, files map[string]string) (*ImageProcessor, error) {
-	t.Helper()
-	dir := t.TempDir()
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return OpenImageProcessor(dir)
-}
-
 func TestImageProcessorsOfBothKeyStyles(t *testing.T) {
 	clip := ImageProcessor{Patch: 14, Frames: 2, Merge: 2, MinPixels: 3136, MaxPixels: 1003520, Rescale: 1. / 255, Token: 9,
 		Mean: [3]float32{0.48145466, 0.4578275, 0.40821073}, Std: [3]float32{0.26862954, 0.26130258, 0.27577711}}
@@ -159,7 +148,7 @@ func TestImageProcessorsOfBothKeyStyles(t *testing.T) {
 		{"processor_config.json", `{"image_processor": {"image_processor_type": "Qwen2VLImageProcessorFast", ` + qwen3 +
 			`}, "processor_class": "Qwen3VLProcessor"}`, half},
 	} {
-		p, err := processorIn(t, map[string]string{tc.name: tc.text, "config.json": `{"image_token_id": 9}`})
+		p, err := OpenImageProcessor(write(t, map[string]string{tc.name: tc.text, "config.json": `{"image_token_id": 9}`}))
 		if err != nil {
 			t.Error(tc.text, err)
 		} else if diff := cmp.Diff(tc.want, *p); diff != "" {
@@ -176,7 +165,7 @@ func TestWrongImageProcessorsAreErrors(t *testing.T) {
 		`{"image_std": [1, 0, 1]}`: "image_std", `{"rescale_factor": -1}`: "rescale_factor -1",
 		`{"patch_size": "x"}`: "patch_size", `[`: "JSON",
 	} {
-		_, err := processorIn(t, map[string]string{"preprocessor_config.json": text, "config.json": `{"image_token_id": 9}`})
+		_, err := OpenImageProcessor(write(t, map[string]string{"preprocessor_config.json": text, "config.json": `{"image_token_id": 9}`}))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want an error that names %q", text, err, want)
 		}
@@ -186,7 +175,7 @@ func TestWrongImageProcessorsAreErrors(t *testing.T) {
 		"no image_token_id":                   {"config.json": `{}`, "preprocessor_config.json": `{}`},
 		"config.json: no such file":           {"preprocessor_config.json": `{}`},
 	} {
-		if _, err := processorIn(t, files); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := OpenImageProcessor(write(t, files)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want an error that names %q", err, want)
 		}
 	}

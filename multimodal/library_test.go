@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -75,8 +76,8 @@ func TestComponentsDoAsTheLibrarys(t *testing.T) {
 	for _, behavior := range []string{"Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"} {
 		for _, invert := range []bool{false, true} {
 			files = append(files, marked(none, split(`{"Regex":"[ab]|\\s+(?!\\S)"}`, behavior, invert), plain, special, ""),
-				marked(none, split(`{"String":"b"}`, behavior, invert), plain, special, ""),
-				marked(none, split(`{"Regex":"c?"}`, behavior, invert), plain, special, ""))
+				marked(none, split(`{"String":".."}`, behavior, invert), plain, special, ""),
+				marked(none, split(`{"Regex":"c?|1&&"}`, behavior, invert), plain, special, ""))
 		}
 	}
 	for _, flags := range []string{"", "single_word", "lstrip", "rstrip", "lstrip rstrip normalized", "single_word normalized special"} {
@@ -124,11 +125,10 @@ func library(t *testing.T, files, texts []string) (answers [][]libraryAnswer) {
 	}
 	python := exec.Command(cached(t, "testing/bin/python"), "testdata/library.py")
 	python.Stdin = strings.NewReader(in.String())
-	var problem strings.Builder
-	python.Stderr = &problem
+	python.Stderr = os.Stderr
 	out, err := python.Output()
 	if err != nil {
-		t.Fatalf("%v\n%s\nrun `make test`, which installs the Python packages", err, problem.String())
+		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(out)) {
 		var answer []libraryAnswer

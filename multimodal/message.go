@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -25,9 +24,6 @@ type Message struct {
 
 	Extra map[string]json.RawMessage `json:"-"`
 }
-
-// messageFields are the keys that Message has fields for.
-var messageFields = []string{"role", "content", "reasoning_content", "name", "tool_call_id", "tool_calls"}
 
 // UnmarshalJSON reads a message as the type describes it.
 func (m *Message) UnmarshalJSON(raw []byte) error {
@@ -52,7 +48,9 @@ func (m *Message) UnmarshalJSON(raw []byte) error {
 			}
 		}
 	}
-	maps.DeleteFunc(m.Extra, func(k string, _ json.RawMessage) bool { return slices.Contains(messageFields, k) })
+	for _, key := range []string{"role", "content", "reasoning_content", "name", "tool_call_id", "tool_calls"} {
+		delete(m.Extra, key) // it has a field
+	}
 	if len(m.Extra) == 0 {
 		m.Extra = nil
 	}

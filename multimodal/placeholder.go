@@ -15,23 +15,6 @@ type ImagePrompt struct {
 	Spans  []Span
 }
 
-// PromptImages is Prompt for a conversation with images, which it reads as p does. The template must write one placeholder for each.
-func (c *Chat) PromptImages(msgs []Message, opts RenderOptions, p *ImageProcessor) (ImagePrompt, error) {
-	sources, err := Images(msgs)
-	if err != nil {
-		return ImagePrompt{}, err
-	}
-	ids, err := c.Prompt(msgs, opts)
-	if err != nil {
-		return ImagePrompt{}, err
-	}
-	images, err := p.Open(sources...)
-	if err != nil {
-		return ImagePrompt{}, err
-	}
-	return p.Expand(ids, images)
-}
-
 // Expand makes a prompt of ids that have one placeholder for each image: it becomes as many as the image has squares of patches.
 // Other ids stay as they are.
 func (p *ImageProcessor) Expand(ids []int32, images []Image) (ImagePrompt, error) {
@@ -59,10 +42,7 @@ func (p *ImageProcessor) Expand(ids []int32, images []Image) (ImagePrompt, error
 func (p *ImageProcessor) Find(ids []int32, images []Image) (ImagePrompt, error) {
 	prompt, end := ImagePrompt{IDs: ids, Images: images}, 0
 	for i, m := range images {
-		start, n := end, p.tokens(m)
-		for start < len(ids) && ids[start] != p.Token {
-			start++
-		}
+		start, n := end+max(0, slices.Index(ids[end:], p.Token)), p.tokens(m)
 		for end = start; end < len(ids) && ids[end] == p.Token && end-start < n; {
 			end++
 		}

@@ -2,9 +2,9 @@ package multimodal
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"image"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -70,16 +70,12 @@ func TestAMismatchOfPlaceholdersAndImagesNamesBoth(t *testing.T) {
 }
 
 func TestPromptsWithImages(t *testing.T) {
-	dir := t.TempDir()
-	for name, box := range map[string]image.Rectangle{"a.png": image.Rect(0, 0, 56, 84), "b.png": image.Rect(0, 0, 28, 28)} {
-		if err := os.WriteFile(filepath.Join(dir, name), encodePNG(t, image.NewGray(box)), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	large, small := image.NewGray(image.Rect(0, 0, 56, 84)), image.NewGray(image.Rect(0, 0, 28, 28))
+	dir := write(t, map[string]string{"a.png": string(encodePNG(t, large)), "b.png": string(encodePNG(t, small))})
 	tok := byteTokenizer(t, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|end|>")
 	c, err := NewChat(tok, "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"+
 		"{% if p.type == 'text' %}{{ p.text }}{% else %}<|vision_start|><|image_pad|><|vision_end|>{% endif %}{% endfor %}{% endif %}"+
-		"<|end|>{% endfor %}", "", "")
+		"<|end|>{% endfor %}", nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +84,16 @@ func TestPromptsWithImages(t *testing.T) {
 	parts := fmt.Sprintf(`[{"type":"image","path":%q},{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":%q}}]`,
 		filepath.Join(dir, "a.png"), filepath.Join(dir, "b.png"))
 	msgs := []Message{{Role: "user", Content: "x", Parts: json.RawMessage(parts)}, {Role: "user", Content: "y"}}
-	got, err := c.PromptImages(msgs, RenderOptions{}, p)
+	expanded := func() (ImagePrompt, error) {
+		sources, err := Images(msgs)
+		ids, failed := c.Prompt(msgs, RenderOptions{})
+		images, unread := p.Open(sources...)
+		if err := errors.Join(err, failed, unread); err != nil {
+			t.Fatal(err)
+		}
+		return p.Expand(ids, images)
+	}
+	got, err := expanded()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +105,7 @@ func TestPromptsWithImages(t *testing.T) {
 		t.Errorf("%d images", len(got.Images))
 	}
 	msgs[1].Content = "<|image_pad|>"
-	if _, err := c.PromptImages(msgs, RenderOptions{}, p); err == nil || !strings.Contains(err.Error(), "2 images, and 3 placeholders") {
+	if _, err := expanded(); err == nil || !strings.Contains(err.Error(), "2 images, and 3 placeholders") {
 		t.Error("a placeholder without an image:", err)
 	}
 }

@@ -1,150 +1,97 @@
 package multimodal
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 )
 
-// addedToken is a token that is found in the text before any splitting. The fields are those of tokenizer.json.
-type addedToken struct {
-	ID         int32  `json:"id"`
-	Content    string `json:"content"`
-	Special    bool   `json:"special"`
-	Normalized bool   `json:"normalized"`  // looked for in the normalised text
-	LStrip     bool   `json:"lstrip"`      // takes the white space on its left with it
-	RStrip     bool   `json:"rstrip"`      // and on its right
-	SingleWord bool   `json:"single_word"` // not inside a word
+// splitter cuts text into pieces, none empty; first: it is where an input begins. It must be safe for concurrent use.
+type splitter func(text string, first bool, emit func(piece string))
+
+// preTokenizer is a splitter; byteLevel: into words whose bytes are the symbols.
+func (c *component) preTokenizer() (all splitter, byteLevel bool, err error) {
+	var steps []splitter
+	for i, c := range c.steps() {
+		if byteLevel { // what follows sees the bytes in their alphabet, one character each
+			steps = append(steps, func(text string, _ bool, emit func(string)) { emit(alphabetOf(text)) })
+		}
+		step, err := c.splitter()
+		if c.Type == "Metaspace" && i > 0 {
+			err = errors.New("behind another one it is not supported")
+		}
+		if err != nil {
+			return nil, false, fmt.Errorf("pre-tokenizer %q: %w", c.Type, err)
+		}
+		steps, byteLevel = append(steps, step), c.Type == "ByteLevel"
+	}
+	return chain(steps...), byteLevel, nil
 }
 
-// addedTokens finds added tokens: leftmost first, the longest of those that start at one place.
-type addedTokens struct {
-	lengths [256][]int // of the tokens that start with a byte, falling
-	tokens  map[string]addedToken
-}
-
-func (a *addedTokens) add(t addedToken) {
-	if t.Content == "" {
-		return
-	}
-	if a.tokens == nil {
-		a.tokens = map[string]addedToken{}
-	}
-	a.tokens[t.Content] = t
-	list := &a.lengths[t.Content[0]]
-	at, found := slices.BinarySearchFunc(*list, len(t.Content), func(x, n int) int { return n - x })
-	if !found {
-		*list = slices.Insert(*list, at, len(t.Content))
-	}
-}
-
-// at is the token that text begins with.
-func (a *addedTokens) at(text string) (t addedToken, ok bool) {
-	for _, n := range a.lengths[text[0]] {
-		if n <= len(text) {
-			if t, ok = a.tokens[text[:n]]; ok {
-				break
+// splitter is a single step of a pre-tokenizer.
+func (c *component) splitter() (_ splitter, err error) {
+	switch words := chain(); c.Type {
+	case "ByteLevel":
+		if absentOr(c.UseRegex) {
+			words, err = split(gpt2Pattern, "Isolated", false)
+		}
+		if c.PrefixSpace != nil && *c.PrefixSpace {
+			space := func(text string, _ bool, emit func(string)) { emit(" " + strings.TrimPrefix(text, " ")) }
+			words = chain(space, words)
+		}
+		return words, err
+	case "Digits":
+		return split("["+spell(unicodeNumeric)+"]", map[bool]string{true: "Isolated", false: "Contiguous"}[c.Individual], false)
+	case "Metaspace":
+		scheme, err := c.scheme()
+		if err == nil && absentOr(c.Split) {
+			words, err = split(regexp.QuoteMeta(c.Replacement), "MergedWithNext", false)
+		}
+		return func(text string, first bool, emit func(string)) {
+			text = strings.ReplaceAll(text, " ", c.Replacement)
+			if (scheme == "always" || scheme == "first" && first) && !strings.HasPrefix(text, c.Replacement) {
+				text = c.Replacement + text
 			}
-		}
+			words(text, first, emit)
+		}, err
+	case "Split":
+		return split(cmp.Or(regexp.QuoteMeta(c.Pattern.String), c.Pattern.Regex), c.Behavior, c.Invert)
+	case "WhitespaceSplit":
+		return split(`\s`, "Removed", false)
 	}
-	return t, ok
+	return nil, errors.New("it is not supported: want ByteLevel, Digits, Metaspace, Split or WhitespaceSplit")
 }
 
-// cut calls token for each added token of text and part for each stretch, never empty, between them, in order.
-func (a *addedTokens) cut(text string, token func(int32), part func(string)) {
-	start := 0 // of what is not given out; white space that one token took with it may be before the next one's match
-	for i := 0; i < len(text); {
-		t, ok := a.at(text[i:])
-		if !ok {
-			i++
-			continue
-		}
-		from, to := i, i+len(t.Content)
-		i = to
-		if before, _ := utf8.DecodeLastRuneInString(text[:from]); t.SingleWord && from > 0 && inWord(before) {
-			continue
-		}
-		if after, _ := utf8.DecodeRuneInString(text[to:]); t.SingleWord && to < len(text) && inWord(after) {
-			continue
-		}
-		if t.LStrip {
-			from = max(start, len(strings.TrimRightFunc(text[:from], isSpace)))
-		}
-		if t.RStrip {
-			to = len(text) - len(strings.TrimLeftFunc(text[to:], isSpace))
-		}
-		if start < from {
-			part(text[start:from])
-		}
-		token(t.ID)
-		start = to
+// scheme is when Metaspace puts a space in front.
+func (c *component) scheme() (string, error) {
+	scheme := cmp.Or(c.Scheme, "always")
+	if c.Scheme == "" && !absentOr(c.PrefixSpace) {
+		scheme = "never"
 	}
-	if start < len(text) {
-		part(text[start:])
+	if !slices.Contains([]string{"always", "first", "never"}, scheme) || c.Replacement == "" {
+		return "", fmt.Errorf("prepend_scheme %q with replacement %q is not supported", scheme, c.Replacement)
 	}
+	return scheme, nil
 }
-
-// finder cuts text into matches of a pattern and what is between them, which make up text again. A match may be empty.
-type finder func(text string, found func(piece string, match bool))
-
-func findString(pattern string) finder {
-	return func(text string, found func(string, bool)) {
-		for text != "" {
-			i := strings.Index(text, pattern)
-			if i < 0 {
-				found(text, false)
-				return
-			}
-			if i > 0 {
-				found(text[:i], false)
-			}
-			found(pattern, true)
-			text = text[i+len(pattern):]
-		}
-	}
-}
-
-// findClass finds the single characters of a class.
-func findClass(c class) finder {
-	return func(text string, found func(string, bool)) {
-		table, start := classes(), 0
-		for i, r := range text {
-			if table[r]&c == 0 {
-				continue
-			}
-			if i > start {
-				found(text[start:i], false)
-			}
-			start = i + utf8.RuneLen(r)
-			found(text[i:start], true)
-		}
-		if start < len(text) {
-			found(text[start:], false)
-		}
-	}
-}
-
-// splitter cuts text into pieces, none empty. It must be safe for concurrent use.
-type splitter func(text string, emit func(piece string))
 
 // chain applies splitters one after the other, each to the pieces of the one before.
 func chain(splitters ...splitter) splitter {
-	switch len(splitters) {
-	case 0:
-		return func(text string, emit func(string)) { emit(text) }
-	case 1:
-		return splitters[0]
+	if len(splitters) == 0 {
+		return func(text string, _ bool, emit func(string)) { emit(text) }
 	}
-	first, rest := splitters[0], chain(splitters[1:]...)
-	return func(text string, emit func(string)) {
-		first(text, func(piece string) { rest(piece, emit) })
+	rest := chain(splitters[1:]...)
+	return func(text string, first bool, emit func(string)) {
+		splitters[0](text, first, func(piece string) { rest(piece, first, emit) })
 	}
 }
 
-// split makes pieces of what find finds, as a behavior of tokenizer.json says; invert exchanges matches and the rest.
-func split(find finder, behavior string, invert bool) (splitter, error) {
+// split makes pieces of the matches of a pattern, as a behavior of tokenizer.json says; invert exchanges matches and the rest.
+func split(pattern, behavior string, invert bool) (splitter, error) {
+	find, err := newFinder(pattern)
 	joins := map[string]func(before, match bool) bool{ // whether a piece goes to the one before it
 		"Isolated":           func(bool, bool) bool { return false },
 		"Removed":            func(bool, bool) bool { return false },
@@ -153,10 +100,10 @@ func split(find finder, behavior string, invert bool) (splitter, error) {
 		"MergedWithNext":     func(before, match bool) bool { return before && !match },
 	}
 	join, ok := joins[behavior]
-	if !ok {
-		return nil, fmt.Errorf("a Split with behavior %q is not supported: want one of %q", behavior, slices.Sorted(maps.Keys(joins)))
+	if !ok && err == nil {
+		err = fmt.Errorf("behavior %q is not supported: want one of %q", behavior, slices.Sorted(maps.Keys(joins)))
 	}
-	return func(text string, emit func(string)) {
+	return func(text string, _ bool, emit func(string)) {
 		start, end, before := 0, 0, false // of the piece that may go on, and whether it ends in a match
 		find(text, func(piece string, match bool) {
 			match = match != invert
@@ -172,5 +119,5 @@ func split(find finder, behavior string, invert bool) (splitter, error) {
 		if start < end {
 			emit(text[start:end])
 		}
-	}, nil
+	}, err
 }

@@ -1,18 +1,44 @@
 package multimodal
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/dlclark/regexp2/v2"
 )
 
-// findRegex finds a pattern of tokenizer.json, which may look ahead and so needs a backtracking engine. Classes are replaced
+// The patterns of pre-tokenizers.
+const (
+	contractions = `'s|'t|'re|'ve|'m|'ll|'d`
+	spaces       = `|\s+(?!\S)|\s+`
+	lineEnds     = `|\s*[\r\n]+` + spaces
+	wordsOfAny   = `[^\r\n\p{L}\p{N}]?\p{L}+|`
+	upperLower   = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`
+	upperOnly    = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*`
+	symbols      = ` ?[^\s\p{L}\p{N}]+`
+
+	gpt2Pattern   = contractions + `| ?\p{L}+| ?\p{N}+|` + symbols + spaces
+	llama3Pattern = `(?i:` + contractions + `)|` + wordsOfAny + `\p{N}{1,3}|` + symbols + `[\r\n]*` + lineEnds
+	qwen2Pattern  = `(?i:` + contractions + `)|` + wordsOfAny + `\p{N}|` + symbols + `[\r\n]*` + lineEnds
+	o200kPattern  = upperLower + `(?i:` + contractions + `)?|` + upperOnly + `(?i:` + contractions + `)?|\p{N}{1,3}|` +
+		symbols + `[\r\n/]*` + lineEnds
+	deepseekPattern = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|" +
+		`[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*` + lineEnds
+)
+
+// finder cuts text into the matches of a pattern and what is between them, which make up text again. A match may be empty.
+type finder func(text string, found func(piece string, match bool))
+
+// newFinder compiles a pattern of tokenizer.json, which may look ahead and so needs a backtracking engine. Classes are replaced
 // by the ranges of our own tables. A pattern whose time grows with the third power of a text, or faster, is an error.
-func findRegex(pattern string) (finder, error) {
+func newFinder(pattern string) (finder, error) {
+	if pattern == "" {
+		return nil, errors.New("it has no pattern: want a String or a Regex that is not empty")
+	}
 	pinned, err := pinClasses(pattern)
 	if err != nil {
 		return nil, err
@@ -31,25 +57,17 @@ func findRegex(pattern string) (finder, error) {
 	}
 	re.MatchTimeout = regexp2.DefaultMatchTimeout
 	return func(text string, found func(string, bool)) {
-		runes, at, pos := []rune(text), 0, 0 // at in runes is pos in text
-		skip := func(to int) string {
-			from := pos
-			for ; at < to; at++ {
-				pos += utf8.RuneLen(runes[at])
+		at := 0
+		matches, _ := re.FindAllStringIndex(text, -1) // which can only fail by running out of time, and no limit is set
+		for _, m := range matches {
+			if at < m[0] {
+				found(text[at:m[0]], false)
 			}
-			return text[from:pos]
+			found(text[m[0]:m[1]], true)
+			at = m[1]
 		}
-		// Matching can only fail by running out of time, and no limit is set.
-		_ = re.FindRunesMatches(runes, 0, func(m regexp2.MatchView) bool {
-			start, n, _ := m.GroupRange(0)
-			if start > at {
-				found(skip(start), false)
-			}
-			found(skip(start+n), true)
-			return true
-		})
-		if pos < len(text) {
-			found(text[pos:], false)
+		if at < len(text) {
+			found(text[at:], false)
 		}
 	}, nil
 }
@@ -78,7 +96,7 @@ func pinClasses(pattern string) (pinned string, err error) {
 			return "[" + spell(ranges) + "]"
 		case part == `\S` && !inSet:
 			return "[^" + spell(unicodeSpace) + "]"
-		case part == `\` || part == "&&" || part == "[:" || strings.ContainsAny(part[1:2], "pPdDwWbBS"):
+		case part == `\` || part == "&&" && inSet || part == "[:" || strings.ContainsAny(part[1:2], "pPdDwWbBS"):
 			err = fmt.Errorf("pattern %q: the class %q is not supported (in brackets: %v)", pattern, part, inSet)
 		}
 		return part
@@ -86,18 +104,11 @@ func pinClasses(pattern string) (pinned string, err error) {
 	return pinned, err
 }
 
-// spell writes ranges as they stand within brackets.
+// spell writes ranges as they stand within brackets. None begins or ends with a hyphen.
 func spell(ranges []rune) string {
 	var b strings.Builder
-	for i := 0; i < len(ranges); i += 2 {
-		fmt.Fprintf(&b, `%s-%s`, escape(ranges[i]), escape(ranges[i+1]))
+	for pair := range slices.Chunk(ranges, 2) {
+		fmt.Fprintf(&b, "%s-%s", regexp.QuoteMeta(string(pair[:1])), regexp.QuoteMeta(string(pair[1:])))
 	}
 	return b.String()
-}
-
-func escape(r rune) string {
-	if r < 0x80 {
-		return fmt.Sprintf(`\x%02x`, r)
-	}
-	return string(r)
 }

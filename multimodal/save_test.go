@@ -1,8 +1,6 @@
 package multimodal
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -11,12 +9,8 @@ import (
 // A checkpoint of a model that came as GGUF has a tokenizer.json that gives the same ids, and so does a copy of that folder.
 func TestSavedTextGivesTheSameIDs(t *testing.T) {
 	want := smolLMTokenizer(t)
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
 	first, second := t.TempDir(), t.TempDir()
-	if err := SaveText(filepath.Join(cache, "molt", "models", "SmolLM2-135M-Instruct.Q4_1.gguf"), first); err != nil {
+	if err := SaveText(smolLMFile(t), first); err != nil {
 		t.Fatal(err)
 	}
 	if err := SaveText(first, second); err != nil {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/molt-go/molt/torch/model/gguf"
 )
@@ -55,14 +57,15 @@ func folder(dir string) source {
 // into dir, as such a folder has them, so that a checkpoint can be opened by itself.
 func SaveText(path, dir string) error {
 	s, err := openSource(path)
-	for _, name := range []string{"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json",
-		"special_tokens_map.json", "preprocessor.json", "preprocessor_config.json", "processor_config.json"} {
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json", templateFiles["default"], templateFiles["tool_use"],
+		"generation_config.json", "special_tokens_map.json", "preprocessor.json", "preprocessor_config.json", "processor_config.json"} {
 		if err != nil {
 			break
 		}
 		var data []byte
+		path := filepath.Join(dir, name)
 		if data, err = s(name); err == nil {
-			err = os.WriteFile(filepath.Join(dir, name), data, 0o644)
+			err = errors.Join(os.MkdirAll(filepath.Dir(path), 0o777), os.WriteFile(path, data, 0o644))
 		}
 		err = optional(err)
 	}
@@ -93,31 +96,42 @@ func optional(err error) error {
 
 // tokenizerConfig is what counts of tokenizer_config.json.
 type tokenizerConfig struct {
-	EOS      tokenName    `json:"eos_token"`
-	BOS      tokenName    `json:"bos_token"`
-	AddBOS   bool         `json:"add_bos_token"`
-	Template chatTemplate `json:"chat_template"`
+	AddBOS    bool                 `json:"add_bos_token"`
+	Templates chatTemplates        `json:"chat_template"`
+	Added     map[int32]addedToken `json:"added_tokens_decoder"`
+
+	Tokens map[string]string `json:"-"` // special tokens by the names that templates know, such as bos_token
 }
 
-// tokenName is written as the token or as an object with its content.
-type tokenName string
-
-func (n *tokenName) UnmarshalJSON(raw []byte) error {
-	return eitherForm(raw, (*string)(n), func(t addedToken) string { return t.Content })
-}
-
-// chatTemplate is written as the template or as a list of named ones; the one for chats is "default".
-type chatTemplate string
-
-func (t *chatTemplate) UnmarshalJSON(raw []byte) error {
-	return eitherForm(raw, (*string)(t), func(named []struct{ Name, Template string }) (text string) {
-		for _, n := range named {
-			if n.Name == "default" {
-				text = n.Template
-			}
+func (c *tokenizerConfig) UnmarshalJSON(raw []byte) error {
+	type plain tokenizerConfig
+	if err := json.Unmarshal(raw, (*plain)(c)); err != nil {
+		return err
+	}
+	var keys, more map[string]json.RawMessage
+	_ = json.Unmarshal(raw, &keys)                          // cannot fail: it has just been read
+	_ = json.Unmarshal(keys["extra_special_tokens"], &more) // or a list, whose tokens have no names
+	maps.DeleteFunc(keys, func(key string, _ json.RawMessage) bool { return !strings.HasSuffix(key, "_token") })
+	maps.Copy(keys, more)
+	if c.Tokens == nil {
+		c.Tokens = map[string]string{}
+	}
+	for key, value := range keys {
+		var token addedToken // written as such, or as its content
+		err := eitherForm(value, &token, func(text string) addedToken { return addedToken{Content: text} })
+		if err == nil && token.Content != "" {
+			c.Tokens[key] = token.Content
 		}
-		return text
-	})
+	}
+	return nil
+}
+
+// chatTemplates are written as one template or as a list of named ones: "default", and perhaps "tool_use" for chats with tools.
+type chatTemplates []struct{ Name, Template string }
+
+func (t *chatTemplates) UnmarshalJSON(raw []byte) error {
+	type list chatTemplates
+	return eitherForm(raw, (*list)(t), func(text string) list { return list{{"default", text}} })
 }
 
 // endIDs are what counts of generation_config.json and config.json.
@@ -132,13 +146,16 @@ func (l *idList) UnmarshalJSON(raw []byte) error {
 	return eitherForm(raw, (*[]int32)(l), func(id int32) []int32 { return []int32{id} })
 }
 
-// eitherForm reads what is written as an A or as a B.
+// templateFiles are where folders keep templates that do not stand in tokenizer_config.json.
+var templateFiles = map[string]string{"default": "chat_template.jinja", "tool_use": "additional_chat_templates/tool_use.jinja"}
+
+// eitherForm reads what is written as a list or an object, or else as one B; null leaves it as it is.
 func eitherForm[A, B any](raw []byte, into *A, convert func(B) A) error {
-	if json.Unmarshal(raw, into) == nil {
-		return nil
+	if strings.Contains("[{n", string(raw[:1])) {
+		return json.Unmarshal(raw, into)
 	}
-	var other B
-	err := json.Unmarshal(raw, &other)
-	*into = convert(other)
+	var one B
+	err := json.Unmarshal(raw, &one)
+	*into = convert(one)
 	return err
 }

@@ -22,8 +22,10 @@ func (c *Chat) findMarkers() (m markers, err error) {
 		for i, text := range turns {
 			msgs[i] = Message{Role: []string{"user", "assistant"}[i%2], Content: text}
 		}
-		text, failed := c.Render(msgs, RenderOptions{AddGenerationPrompt: prompt})
-		err = errors.Join(err, failed)
+		var text string
+		if err == nil { // a template that loops does so once
+			text, err = c.Render(msgs, RenderOptions{AddGenerationPrompt: prompt})
+		}
 		return c.tok.Encode(text)
 	}
 	after := func(ids []int32, n int) []int32 { return ids[min(n, len(ids)):] }

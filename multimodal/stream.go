@@ -19,35 +19,31 @@ type Stream struct {
 func NewStream(t *Tokenizer) *Stream { return &Stream{opening: opening{t: t, cuts: t.cuts}} }
 
 // Next returns the text that id completes, which may be empty.
-func (s *Stream) Next(id int32) string { return string(s.next(nil, id)) }
-
-// Flush ends the text: what was left incomplete becomes U+FFFD.
-func (s *Stream) Flush() string { return string(s.flush(nil)) }
-
-func (s *Stream) next(text []byte, id int32) []byte {
+func (s *Stream) Next(id int32) (text string) {
 	switch bytes := s.bytes(id); {
 	case s.t.byteLevel:
 		s.tail = append(s.tail, bytes...)
 		n := complete(s.tail)
-		text = append(text, s.cut(lossy(string(s.tail[:n])))...)
+		text = s.cut(lossy(string(s.tail[:n])))
 		s.tail = append(s.tail[:0], s.tail[n:]...)
 	case s.t.loneBytes[id]:
 		s.tail = append(s.tail, bytes...)
 	case bytes != "":
-		text = append(s.flush(text), s.cut(bytes)...)
+		text = s.Flush() + s.cut(bytes)
 	}
 	return text
 }
 
-func (s *Stream) flush(text []byte) []byte {
+// Flush ends the text: what was left incomplete becomes U+FFFD.
+func (s *Stream) Flush() (text string) {
 	switch {
 	case len(s.tail) == 0:
 	case s.t.byteLevel:
-		text = append(text, replacement...)
+		text = replacement
 	case utf8.Valid(s.tail):
-		text = append(text, s.cut(string(s.tail))...)
+		text = s.cut(string(s.tail))
 	default:
-		text = append(text, s.cut(strings.Repeat(replacement, len(s.tail)))...)
+		text = s.cut(strings.Repeat(replacement, len(s.tail)))
 	}
 	s.tail = s.tail[:0]
 	return text
@@ -124,12 +120,9 @@ func lossy(s string) string {
 
 // complete is the length of s without a start of a character at its end that the next bytes could complete.
 func complete(s []byte) int {
-	for i := len(s) - 1; i >= 0 && i > len(s)-utf8.UTFMax; i-- {
-		if utf8.RuneStart(s[i]) {
-			if !utf8.FullRune(s[i:]) {
-				return i
-			}
-			break
+	for i := max(0, len(s)-utf8.UTFMax+1); i < len(s); i++ {
+		if utf8.RuneStart(s[i]) && !utf8.FullRune(s[i:]) {
+			return i
 		}
 	}
 	return len(s)

@@ -15,7 +15,7 @@ func openAll(t *testing.T) map[string]*Tokenizer {
 	t.Helper()
 	entries, err := os.ReadDir(cached(t, "tokenizers"))
 	if err != nil {
-		t.Fatalf("%v\nrun `make test-text`, which fetches them", err)
+		t.Fatal(err)
 	}
 	all := map[string]*Tokenizer{}
 	for _, e := range entries {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 )
 
 // Tokenizer is a BPE tokenizer, byte-level or with SentencePiece's byte tokens. Its ids and texts equal those of Hugging
@@ -23,7 +22,6 @@ type Tokenizer struct {
 
 	raw, normalized addedTokens // found in the text as given, and after normalisation
 	normalize       func(string) string
-	lead            func(part string, first bool) string // what Metaspace does to a part; first: it begins the text
 	split           splitter
 	bpe             *bpe
 	before, after   []int32 // special tokens around a text
@@ -34,15 +32,14 @@ type Tokenizer struct {
 // is put around it: see AddSpecial. What the vocabulary has neither a token nor an unknown token for vanishes. In text
 // that is not UTF-8 each maximal invalid sequence counts as U+FFFD.
 func (t *Tokenizer) Encode(text string) []int32 {
-	if !utf8.ValidString(text) {
-		text = lossy(text)
-	}
+	text = lossy(text)
 	ids, first := make([]int32, 0, len(text)/4+1), true
 	token := func(id int32) { ids, first = append(ids, id), false }
-	word := func(w string) { ids = t.bpe.encode(ids, w) }
+	var room merging
+	word := func(w string) { ids = t.bpe.encode(&room, ids, w) }
 	t.raw.cut(text, token, func(part string) {
 		t.normalized.cut(t.normalize(part), token, func(part string) {
-			t.split(t.lead(part, first), word)
+			t.split(part, first, word)
 			first = false
 		})
 	})
@@ -61,7 +58,12 @@ func (t *Tokenizer) ID(token string) (int32, bool) {
 }
 
 // Token is the name of an id in the vocabulary, "" for an id that has none.
-func (t *Tokenizer) Token(id int32) string { return entry(t.names, id) }
+func (t *Tokenizer) Token(id int32) string {
+	if id < 0 || int(id) >= len(t.names) {
+		return ""
+	}
+	return t.names[id]
+}
 
 // Special reports whether id is a special token: control, not text.
 func (t *Tokenizer) Special(id int32) bool { return t.special[id] }
@@ -70,25 +72,15 @@ func (t *Tokenizer) Special(id int32) bool { return t.special[id] }
 // generation settings. The slice is the caller's.
 func (t *Tokenizer) EOS() []int32 { return slices.Clone(t.eos) }
 
-// BOS is the beginning-of-sequence token, for chat templates; ok is false where there is none.
-func (t *Tokenizer) BOS() (id int32, ok bool) { return t.bos, t.bos != noID }
-
 // Decode returns the text of ids, special tokens kept; ids out of the vocabulary are skipped. Bytes that are no character
 // become U+FFFD: one for each maximal invalid sequence in a byte-level vocabulary, else one for each token of a run of byte tokens.
 func (t *Tokenizer) Decode(ids []int32) string {
-	var text []byte
+	var text strings.Builder
 	s := NewStream(t)
 	for _, id := range ids {
-		text = s.next(text, id)
+		text.WriteString(s.Next(id))
 	}
-	return string(s.flush(text))
-}
-
-func entry(table []string, id int32) string {
-	if id < 0 || int(id) >= len(table) {
-		return ""
-	}
-	return table[id]
+	return text.String() + s.Flush()
 }
 
 const (
@@ -181,13 +173,6 @@ func alphabetOf(bytes string) string {
 
 // bytesOf is the inverse; a token with a character out of the alphabet has none.
 func bytesOf(token string) (bytes string, ok bool) {
-	plain := true
-	for i := range len(token) {
-		plain = plain && token[i] >= '!' && token[i] <= '~'
-	}
-	if plain { // most tokens of English are themselves
-		return token, true
-	}
 	b := make([]byte, 0, len(token))
 	for _, r := range token {
 		x, ok := byteOf[r]

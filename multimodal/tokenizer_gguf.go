@@ -12,38 +12,31 @@ import (
 
 type object = map[string]any
 
+// mark is what SentencePiece writes for a space.
+const mark = "\u2581"
+
+// isolated splits at patterns, then into bytes.
 func isolated(patterns ...string) (steps []object) {
 	for _, p := range patterns {
 		steps = append(steps, object{"type": "Split", "pattern": object{"Regex": p}, "behavior": "Isolated", "invert": false})
 	}
-	return append(steps, levels(false)...)
+	return append(steps, object{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false})
 }
 
-func levels(useRegex bool) []object { // with gpt2Pattern built in
-	return []object{{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": useRegex}}
-}
-
-var digitsAlone = append([]object{{"type": "Digits", "individual_digits": true}}, levels(true)...)
-
-// preTokenizers are the pre-tokenizers that GGUF files name (tokenizer.ggml.pre), as the models' own tokenizer.json have
-// them; "default" belongs to no model and is as in llama.cpp.
+// preTokenizers are the pre-tokenizers that GGUF files name (tokenizer.ggml.pre), which do what the models' own tokenizer.json
+// say; "default" belongs to no model and is as in llama.cpp.
 var preTokenizers = map[string]struct {
 	steps                  []object
 	nfc, ignoreMerges, bos bool // bos: where the file does not say
 }{
 	"default":     {steps: isolated(`[\p{P}\$\+<=>\^~\|]+`, strings.TrimSuffix(gpt2Pattern, `|\s+`), `\p{N}+`, `[0-9][0-9][0-9]`)},
-	"gpt-2":       {steps: levels(true)},
-	"olmo":        {steps: levels(true), nfc: true},
-	"mpt":         {steps: levels(true), nfc: true},
-	"smollm":      {steps: digitsAlone},
-	"starcoder":   {steps: digitsAlone},
-	"command-r":   {steps: digitsAlone, nfc: true},
+	"gpt-2":       {steps: isolated(gpt2Pattern)},
+	"olmo":        {steps: isolated(gpt2Pattern), nfc: true},
+	"smollm":      {steps: append([]object{{"type": "Digits", "individual_digits": true}}, isolated(gpt2Pattern)...)},
 	"llama-bpe":   {steps: isolated(llama3Pattern), ignoreMerges: true, bos: true},
-	"dbrx":        {steps: isolated(llama3Pattern)},
 	"qwen2":       {steps: isolated(qwen2Pattern), nfc: true},
 	"deepseek-v3": {steps: isolated(`\p{N}{1,3}`, "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", deepseekPattern)},
 	"gpt-4o":      {steps: isolated(o200kPattern), ignoreMerges: true},
-	"tekken":      {steps: isolated(tekkenPattern), ignoreMerges: true, bos: true},
 }
 
 // The types of tokens that count, in tokenizer.ggml.token_type.
@@ -82,24 +75,21 @@ func ggufSource(meta map[string]any) (source, error) {
 			added = append(added, addedToken{ID: int32(id), Content: token, Special: t != userType})
 		}
 	}
-	file, bos, err := ggufBytes(meta, vocab)
+	file, addsBOS, err := ggufBytes(meta, vocab)
 	if kind == "llama" {
-		file, bos, err = ggufSentencePiece(meta, tokens, types, vocab)
+		file, addsBOS, err = ggufSentencePiece(meta, tokens, types, vocab)
 	}
 	if err != nil {
 		return nil, err
 	}
-	config := object{"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false}
-	ends, err := ggufEnds(meta, tokens, config)
+	bos, eos, ends, err := ggufEnds(meta, tokens)
 	if err != nil {
 		return nil, err
 	}
-	if v, ok := meta["tokenizer.chat_template"]; ok {
-		config["chat_template"] = v
-	}
-	config["add_bos_token"] = metaOr(meta, "add_bos_token", bos)
-	file["version"], file["added_tokens"] = "1.0", added
-	file["post_processor"] = ggufTemplate(config["add_bos_token"] == true, metaOr(meta, "add_eos_token", false), config, vocab)
+	addBOS, addEOS := metaOr(meta, "add_bos_token", addsBOS), metaOr(meta, "add_eos_token", false)
+	config := object{"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false, "add_bos_token": addBOS,
+		"bos_token": bos, "eos_token": eos, "chat_template": meta["tokenizer.chat_template"]}
+	file["version"], file["added_tokens"], file["post_processor"] = "1.0", added, ggufTemplate(addBOS, bos, addEOS, eos, vocab)
 	files := object{"tokenizer_config.json": config, "generation_config.json": object{"eos_token_id": ends}, "tokenizer.json": file}
 	return func(name string) ([]byte, error) {
 		if files[name] == nil {
@@ -183,26 +173,26 @@ func ggufSentencePiece(meta map[string]any, tokens []string, types []int64, voca
 		"decoder": object{"type": "Sequence", "decoders": decoders}, "model": model}, true, nil
 }
 
-// ggufTemplate is the post-processor that puts the beginning and end tokens around a text, where config has them.
-func ggufTemplate(bos, eos bool, config object, vocab map[string]int32) object {
+// ggufTemplate is the post-processor that puts the beginning and end tokens around a text, those that are wanted and there.
+func ggufTemplate(addBOS bool, bos any, addEOS bool, eos any, vocab map[string]int32) object {
 	special := object{}
-	part := func(wanted bool, role string, kind int) (list []object) {
-		if token, ok := config[role].(string); ok && wanted {
-			special[token] = object{"id": token, "ids": []int32{vocab[token]}, "tokens": []string{token}}
-			list = append(list, object{"SpecialToken": object{"id": token, "type_id": kind}})
+	part := func(wanted bool, token any) (list []object) {
+		if name, ok := token.(string); ok && wanted {
+			special[name] = object{"id": name, "ids": []int32{vocab[name]}, "tokens": []string{name}}
+			list = []object{{"SpecialToken": object{"id": name, "type_id": 0}}}
 		}
 		return list
 	}
-	text := func(name string, kind int) []object {
-		sequence := object{"Sequence": object{"id": name, "type_id": kind}}
-		return append(append(part(bos, "bos_token", kind), sequence), part(eos, "eos_token", kind)...)
+	text := func(name string) []object {
+		return slices.Concat(part(addBOS, bos), []object{{"Sequence": object{"id": name, "type_id": 0}}}, part(addEOS, eos))
 	}
-	single, pair := text("A", 0), append(text("A", 0), text("B", 1)...)
-	return object{"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
+	pair := slices.Concat(text("A"), text("B"))
+	return object{"type": "TemplateProcessing", "single": text("A"), "pair": pair, "special_tokens": special}
 }
 
-// ggufEnds enters the beginning and end tokens into config and gives the ids of all end tokens.
-func ggufEnds(meta map[string]any, tokens []string, config map[string]any) (ends []int64, err error) {
+// ggufEnds gives the beginning and end tokens, nil where there is none, and the ids of all end tokens.
+func ggufEnds(meta map[string]any, tokens []string) (bos, eos any, ends []int64, err error) {
+	found := object{}
 	for _, role := range []string{"bos", "eos", "eot", "eom"} { // beginning; end of sequence, of turn, of message
 		key := role + "_token_id"
 		if meta["tokenizer.ggml."+key] == nil {
@@ -213,16 +203,13 @@ func ggufEnds(meta map[string]any, tokens []string, config map[string]any) (ends
 			err = fmt.Errorf("metadata tokenizer.ggml.%s is %d, the vocabulary has %d tokens", key, id, len(tokens))
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, nil, err
 		}
-		if role == "bos" || role == "eos" {
-			config[role+"_token"] = tokens[id]
-		}
-		if role != "bos" {
+		if found[role] = tokens[id]; role != "bos" {
 			ends = append(ends, id)
 		}
 	}
-	return ends, nil
+	return found["bos"], found["eos"], ends, nil
 }
 
 // metaValue reads a key of the tokenizer; the first problem of several calls is kept.

@@ -1,9 +1,9 @@
 package multimodal
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 )
@@ -28,15 +28,25 @@ func (s source) tokenizer() (*Tokenizer, tokenizerConfig, error) {
 	var generation, model endIDs
 	err := errors.Join(s.read("tokenizer.json", &file), optional(s.read("tokenizer_config.json", &config)),
 		optional(s.read("generation_config.json", &generation)), optional(s.read("config.json", &model)))
+	if config.Added == nil && err == nil { // an older folder
+		err = optional(s.read("special_tokens_map.json", &config))
+	}
+	switch kind := file.Model.Type; {
+	case errors.Is(err, fs.ErrNotExist):
+		err = fmt.Errorf("%w; transformers makes one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)", err)
+	case kind != "BPE" && kind != "": // and its vocabulary is written in other ways
+		err = fmt.Errorf("tokenizer: model %q is not supported: want a BPE model", kind)
+	}
 	if err != nil {
 		return nil, config, err
 	}
 	if generation.EOS == nil {
 		generation = model
 	}
+	file.add(config.Added)
 	t, err := file.tokenizer()
 	if err == nil {
-		err = t.setEnds(string(config.BOS), string(config.EOS), generation.EOS)
+		err = t.setEnds(config.Tokens["bos_token"], config.Tokens["eos_token"], generation.EOS)
 	}
 	if err != nil {
 		return nil, config, fmt.Errorf("tokenizer: %w", err)
@@ -71,42 +81,37 @@ type mergePair struct{ left, right string }
 
 func (m *mergePair) UnmarshalJSON(raw []byte) error {
 	var tokens []string
-	var s string
-	if raw[0] != '"' {
-		if err := json.Unmarshal(raw, &tokens); err != nil {
-			return err
-		}
-	} else if err := json.Unmarshal(raw, &s); err != nil {
-		return err
-	} else {
-		tokens = strings.SplitN(s, " ", 2)
+	err := eitherForm(raw, &tokens, func(text string) []string { return strings.SplitN(text, " ", 2) })
+	if err == nil && len(tokens) != 2 {
+		err = fmt.Errorf("a merge has the tokens %q, want two", tokens)
 	}
-	if len(tokens) != 2 {
-		return fmt.Errorf("a merge has the tokens %q, want two", tokens)
+	if err != nil {
+		return err
 	}
 	m.left, m.right = tokens[0], tokens[1]
 	return nil
 }
 
-func (m *bpeModel) check() error {
-	for part, unsupported := range map[string]bool{
-		fmt.Sprintf("model %q", m.Type): m.Type != "BPE" && m.Type != "",
-		"a model without vocabulary":    len(m.Vocab) == 0,
-		"dropout":                       m.Dropout != nil && *m.Dropout != 0,
-		"continuing_subword_prefix":     m.Prefix != "",
-		"end_of_word_suffix":            m.Suffix != "",
-	} {
-		if unsupported {
-			return fmt.Errorf("%s is not supported: want a BPE model", part)
+// add adds the tokens of tokenizer_config.json that tokenizer.json lacks.
+func (f *tokenizerFile) add(more map[int32]addedToken) {
+	known := map[string]bool{}
+	for _, a := range f.AddedTokens {
+		known[a.Content] = true
+	}
+	for id, a := range more {
+		if a.ID = id; !known[a.Content] {
+			f.AddedTokens = append(f.AddedTokens, a)
 		}
 	}
-	return nil
 }
 
 func (f *tokenizerFile) tokenizer() (*Tokenizer, error) {
 	const maxSteps, maxGrowth = 32, 1 << 12 // what a hostile file can make of every text; sequences in use have five steps
 	t := &Tokenizer{ids: f.Model.Vocab, special: map[int32]bool{}, bos: noID}
-	err := f.Model.check()
+	var err error
+	if m := f.Model; len(m.Vocab) == 0 || m.Dropout != nil && *m.Dropout != 0 || m.Prefix+m.Suffix != "" {
+		err = errors.New("want a BPE model with a vocabulary, without dropout, continuing_subword_prefix and end_of_word_suffix")
+	}
 	for _, c := range []*component{f.Normalizer, f.PreTokenizer, f.PostProcessor, f.Decoder} {
 		steps, growth := c.steps(), 1
 		for _, step := range steps {
@@ -127,7 +132,7 @@ func (f *tokenizerFile) tokenizer() (*Tokenizer, error) {
 		t.normalize, err = f.Normalizer.normalizer()
 	}
 	if err == nil {
-		t.lead, t.split, byteLevel, err = f.PreTokenizer.preTokenizer()
+		t.split, byteLevel, err = f.PreTokenizer.preTokenizer()
 	}
 	if byteLevel && f.Model.ByteFallback && err == nil {
 		err = errors.New("byte_fallback with ByteLevel is not supported")
@@ -151,9 +156,6 @@ func (f *tokenizerFile) tokenizer() (*Tokenizer, error) {
 	}
 	if err == nil {
 		t.decoder, err = f.Decoder.decoder(written)
-	}
-	if err == nil && !byteLevel && !f.Model.IgnoreMerges {
-		t.split = chain(t.split, atMarks(f.Model.Vocab))
 	}
 	return t, err
 }

@@ -31,13 +31,7 @@ func file(normalizer, preTokenizer, added, model string) string {
 
 func load(t testing.TB, files map[string]string) (*Tokenizer, error) {
 	t.Helper()
-	dir := t.TempDir()
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return OpenTokenizer(dir)
+	return OpenTokenizer(write(t, files))
 }
 
 func TestTokenizerJSONEncodesAsItsComponentsSay(t *testing.T) {
@@ -63,6 +57,8 @@ func TestTokenizerJSONEncodesAsItsComponentsSay(t *testing.T) {
 		{"NFC composes", file(`{"type":"Sequence","normalizers":[{"type":"NFC"}]}`, "", `{"id":20,"content":"ñ","normalized":true}`, ""),
 			"an\u0303", []int32{0, 20}},
 		{"an added token is cut out of a word", file("", "", special, ""), "ab<x>c", []int32{6, 20, 2}},
+		{"an added token that the one before took as white space is gone", file("", "",
+			`{"id":20,"content":"<x>","rstrip":true},{"id":21,"content":"\n\n","lstrip":true}`, ""), "<x>\n\na\n\n", []int32{20, 0, 21}},
 		{"the longest of two added tokens", file("", "", special+`,{"id":21,"content":"<x><x>"}`, ""), "<x><x><x>", []int32{21, 20}},
 		{"lstrip and rstrip take white space with them", file("", "", `{"id":20,"content":"<x>","lstrip":true,"rstrip":true}`, ""),
 			"a \n<x>\t a", []int32{0, 20, 0}},
@@ -98,12 +94,23 @@ func TestEndTokensAreTheUnionOfTheTokenizersAndTheModels(t *testing.T) {
 			t.Errorf("%+v: %v", test, err)
 			continue
 		}
-		if bos, ok := tok.BOS(); !cmp.Equal(tok.EOS(), test.want) || bos != 22 || !ok {
-			t.Errorf("%+v: EOS %v, BOS %d %v", test, tok.EOS(), bos, ok)
+		if !cmp.Equal(tok.EOS(), test.want) || tok.bos != 22 {
+			t.Errorf("%+v: EOS %v, BOS %d", test, tok.EOS(), tok.bos)
 		}
 	}
 	if tok, err := load(t, map[string]string{"tokenizer.json": file("", "", added, "")}); err != nil || tok.EOS() != nil {
 		t.Error("without the files:", err)
+	}
+}
+
+func TestTokensThatTokenizerJSONLacksComeFromItsConfig(t *testing.T) {
+	tok, err := load(t, map[string]string{"tokenizer.json": file("", "", `{"id":14,"content":"<x>"}`, ""), "tokenizer_config.json": `{
+		"added_tokens_decoder":{"14":{"content":"<x>","special":true},"15":{"content":"<y>","special":true,"lstrip":true}}}`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]int32{14, 0, 15, 1}, tok.Encode("<x>a <y>b")); d != "" || tok.Special(14) || !tok.Special(15) {
+		t.Error(d)
 	}
 }
 
@@ -121,8 +128,8 @@ func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 		`prepend_scheme "no"`:         file("", `{"type":"Metaspace","replacement":"▁","prepend_scheme":"no"}`, "", ""),
 		`replacement ""`:              file("", `{"type":"Metaspace"}`, "", ""),
 		`behavior "Joined"`:           file("", `{"type":"Split","pattern":{"Regex":"a"},"behavior":"Joined"}`, "", ""),
-		"Split without a pattern":     split(`{"String":""}`),
-		"Replace without a pattern":   file(`{"type":"Replace","content":"a"}`, "", "", ""),
+		`"Split": it has no pattern`:  split(`{"String":""}`),
+		"Replace: it has no pattern":  file(`{"type":"Replace","content":"a"}`, "", "", ""),
 		"of 33 steps":                 file("", sequence(`{"type":"WhitespaceSplit"}`, 32), "", ""),
 		"lengthen a text 4097 times": file(`{"type":"Sequence","normalizers":[`+strings.Repeat(`{"type":"Replace","pattern":{"String":"a"},`+
 			`"content":"aaaaaaaa"},`, 8)+`{"type":"NFC"}]}`, "", "", ""),
@@ -136,9 +143,10 @@ func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 		`"(a+)+$" takes too long`:        split(`{"Regex":"(a+)+$"}`),
 		`"(?:aa|a)*b$" takes too long`:   split(`{"Regex":"(?:aa|a)*b$"}`),
 		`p{M}]*!" takes too long`:        split(`{"Regex":"[\\s\\p{L}]*[\\s\\p{N}]*[\\s\\p{M}]*!"}`),
-		"dropout":                        file("", "", "", `,"dropout":0.1`),
+		"without dropout":                file("", "", "", `,"dropout":0.1`),
 		"continuing_subword_prefix":      file("", "", "", `,"continuing_subword_prefix":"##"`),
-		`model "Unigram"`:                file("", "", "", `,"type":"Unigram"`),
+		`model "WordPiece"`:              file("", "", "", `,"type":"WordPiece"`),
+		`model "Unigram"`:                `{"model":{"type":"Unigram","vocab":[["a",-1.5]]}}`,
 		`unknown token "zz"`:             file("", "", "", `,"unk_token":"zz"`),
 		"byte_fallback with ByteLevel":   file("", "", "", `,"byte_fallback":true`),
 		`merge 1 joins "a" and "d"`:      file("", "", "", `,"merges":["a b","a d"]`),
@@ -151,7 +159,7 @@ func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 		"has the id 2000000000":          file("", "", `{"id":2000000000,"content":"x"}`, ""),
 		"has the id -1":                  file("", "", `{"id":-1,"content":"x"}`, ""),
 		"cannot unmarshal number 4e9":    file("", "", `{"id":4e9,"content":"x"}`, ""),
-		"without vocabulary":             `{"model":{"type":"BPE"}}`,
+		"a BPE model with a vocabulary":  `{"model":{"type":"BPE"}}`,
 		"there is no decoder":            strings.Replace(file("", "", "", ""), `{"type":"ByteLevel"},"model"`, `null,"model"`, 1),
 		`decoder "CTC"`:                  strings.Replace(file("", "", "", ""), `"ByteLevel"},"model"`, `"CTC"},"model"`, 1),
 		`decoder "ByteFallback"`: strings.Replace(file("", "", "", ""), `{"type":"ByteLevel"},"model"`,
@@ -171,7 +179,7 @@ func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 			t.Errorf("%q took %v", want, d)
 		}
 	}
-	if _, err := load(t, nil); err == nil || !strings.Contains(err.Error(), "tokenizer.json") {
+	if _, err := load(t, map[string]string{"tokenizer.model": "x"}); err == nil || !strings.Contains(err.Error(), "save_pretrained") {
 		t.Error("no file:", err)
 	}
 	_, err := load(t, map[string]string{"tokenizer.json": file("", "", "", ""), "tokenizer_config.json": `{"eos_token":"<none>"}`})
@@ -182,18 +190,11 @@ func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 
 func TestFilesBeyondTheLimitAreNotRead(t *testing.T) {
 	for _, name := range []string{"tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json"} {
-		dir := t.TempDir()
-		err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte(file("", "", "", "")), 0o600)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name), nil, 0o600)
-		}
-		if err == nil {
-			err = os.Truncate(filepath.Join(dir, name), maxFile+1) // takes no room
-		}
-		if err != nil {
+		dir := write(t, map[string]string{name: "", "tokenizer.json": file("", "", "", "")})
+		if err := os.Truncate(filepath.Join(dir, name), maxFile+1); err != nil { // takes no room
 			t.Fatal(err)
 		}
-		_, err = OpenTokenizer(dir)
+		_, err := OpenTokenizer(dir)
 		if want := name + " has 67108865 bytes; at most 67108864 are read"; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}

@@ -3,7 +3,6 @@ package multimodal
 import (
 	"slices"
 	"strings"
-	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -13,39 +12,19 @@ import (
 // The Unicode classes are tables of our own, made from what the reference's regex engine knows (gen_unicode.go): package
 // unicode changes with the Go release, and a character that changes its class changes ids.
 
-// class is a set of bits for a character.
-type class uint8
-
-const (
-	letter    class = 1 << iota // \p{L}
-	number                      // \p{N}
-	space                       // \s
-	numeric                     // \p{N} and the numeral ideographs: what a digits pre-tokenizer isolates
-	unordered                   // no combining class in the reference's NFC, but one in x/text's
-)
-
-// classes maps every character to its class: 1 MB, made at first use.
-var classes = sync.OnceValue(func() *[unicode.MaxRune + 1]class {
-	table := new([unicode.MaxRune + 1]class)
-	for bit, ranges := range map[class][]rune{
-		letter: unicodeL, number: unicodeN, space: unicodeSpace, numeric: unicodeNumeric, unordered: unicodeUnordered,
-	} {
-		for i := 0; i < len(ranges); i += 2 {
-			for r := ranges[i]; r <= ranges[i+1]; r++ {
-				table[r] |= bit
-			}
-		}
-	}
-	return table
-})
+// contains reports whether r is in one of the ranges, pairs of first and last.
+func contains(ranges []rune, r rune) bool {
+	i, found := slices.BinarySearch(ranges, r)
+	return found || i%2 == 1
+}
 
 // inWord reports whether a single_word token cannot stand beside r: \w of the reference.
 func inWord(r rune) bool {
-	return classes()[r]&letter != 0 ||
+	return contains(unicodeL, r) ||
 		unicode.In(r, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
 }
 
-func isSpace(r rune) bool { return classes()[r]&space != 0 }
+func isSpace(r rune) bool { return contains(unicodeSpace, r) }
 
 // regexClasses are the ranges (pairs of first and last) of the classes that patterns of tokenizer.json name.
 var regexClasses = map[string][]rune{
@@ -57,9 +36,9 @@ var regexClasses = map[string][]rune{
 // that have no combining class there stay where they are and end what may be reordered or composed.
 func nfc(text string) string {
 	var b strings.Builder
-	table, start := classes(), 0
+	start := 0
 	for i, r := range text {
-		if table[r]&unordered != 0 {
+		if r > 0x7F && contains(unicodeUnordered, r) {
 			end := i + utf8.RuneLen(r)
 			b.WriteString(compose(text[start:i]))
 			b.WriteString(text[i:end])

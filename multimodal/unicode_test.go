@@ -1,11 +1,9 @@
 package multimodal
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"unicode"
@@ -16,17 +14,6 @@ import (
 )
 
 var updateUnicode = flag.Bool("update-unicode", false, "write gen_unicode.go from the reference files")
-
-func readReference(t testing.TB, name string, into any) {
-	t.Helper()
-	raw, err := os.ReadFile(filepath.Join("..", "testdata", "reference", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(raw, into); err != nil {
-		t.Fatal(name, err)
-	}
-}
 
 // nfcReference is what the reference's NFC does: to single characters, and which it moves before U+0345.
 type nfcReference struct {
