@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 )
@@ -119,18 +118,17 @@ func ReadConfig(path string) (c Config, err error) {
 	return c, nil
 }
 
-// readJSON reads a file of at most 16 MiB.
+// readJSON reads a file of at most 4 MiB: those of real models have less than one.
 func readJSON(path string, into any) error {
-	f, err := os.Open(path)
-	if err != nil {
+	const limit = 4 << 20
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
 		return err
+	case !info.Mode().IsRegular() || info.Size() > limit:
+		return fmt.Errorf("not a file, or larger than %d MiB", limit>>20)
 	}
-	defer f.Close()
-	const limit = 16 << 20
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && len(data) > limit {
-		err = fmt.Errorf("larger than %d MiB", limit>>20)
-	}
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}

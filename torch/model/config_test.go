@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -143,9 +144,9 @@ func TestABadConfigIsAnErrorThatNamesTheFault(t *testing.T) {
 		{`{"model_type":7}`, "model_type must be a string"},
 		{`{"model_type":null}`, `model_type "" is not supported`},
 		{`{"model_type":"gemma3"}`, `model_type "gemma3" is not supported; known: gemma2, gemma3_text, llama`},
-		{strings.Repeat(`{"a":`, 1e6), "exceeded max depth"},
+		{strings.Repeat(`{"a":`, 1e5), "exceeded max depth"},
 		{llama(`"vision":` + strings.Repeat(`[`, 1e5) + strings.Repeat(`]`, 1e5)), "exceeded max depth"},
-		{`{"model_type":"llama"}` + strings.Repeat(" ", 17<<20), "larger than 16 MiB"},
+		{`{"model_type":"llama"}` + strings.Repeat(" ", 5<<20), "larger than 4 MiB"},
 		{llama(`"hidden_size":null`), "hidden_size is missing or out of range (0)"},
 		{llama(`"hidden_size":"64"`), "hidden_size"},
 		{llama(`"hidden_size":1e30`), "hidden_size"},
@@ -185,5 +186,12 @@ func TestABadConfigIsAnErrorThatNamesTheFault(t *testing.T) {
 		if _, err := readConfig(t, c.text); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.80s: %v, want %q", c.text, err, c.want)
 		}
+	}
+	pipe := filepath.Join(t.TempDir(), "config.json")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadConfig(pipe); err == nil || !strings.Contains(err.Error(), "not a file") {
+		t.Error("a pipe:", err)
 	}
 }
