@@ -97,9 +97,9 @@ func ReadConfig(path string) (c Config, err error) {
 	return c, nil
 }
 
-// readJSON reads a file of at most 16 MiB.
+// readJSON reads a file of at most 4 MiB: those of real models have less than one.
 func readJSON(path string, into any) error {
-	const limit = 16 << 20
+	const limit = 4 << 20
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
