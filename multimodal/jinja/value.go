@@ -112,6 +112,7 @@ func (r *run) convert(v any) any {
 	case []any, map[string]any, json.RawMessage:
 		text, err := json.Marshal(v)
 		check(err == nil, "ValueError: a variable is no JSON: %v", err)
+		r.work = max(r.work-maxReads*len(text), -maxMore)
 		dec := json.NewDecoder(bytes.NewReader(text))
 		dec.UseNumber()
 		return r.decode(dec)
