@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,6 +122,20 @@ func TestALongConversationIsWithinTheBudget(t *testing.T) {
 	}
 	if out, err := tmpl.Render(map[string]any{"messages": messages}); err != nil || len(out) < 200*19999 {
 		t.Errorf("%d bytes, %v", len(out), err)
+	}
+}
+
+// As gpt-oss and Gemma 4 do.
+func TestEveryMessageMayLookAtAllOthers(t *testing.T) {
+	tmpl, err := Parse("{% for m in messages %}{% set ns = namespace(last=true) %}{% for other in messages[loop.index:] %}" +
+		"{% if other.role == 'assistant' and 'tool_calls' not in other %}{% set ns.last = false %}{% endif %}{% endfor %}" +
+		"{{ ns.last }}{% endfor %}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages := slices.Repeat([]any{map[string]any{"role": "tool", "content": strings.Repeat("word ", 200)}}, 1000)
+	if out, err := tmpl.Render(map[string]any{"messages": messages}); err != nil || out != strings.Repeat("True", 1000) {
+		t.Errorf("%.40s, %v", out, err)
 	}
 }
 

@@ -32,6 +32,8 @@ const (
 	maxTokens = 1 << 16  // in its tags and between them
 	maxDepth  = 400      // statements, brackets, operators, calls or parts of a value within each other
 	maxWork   = 64 << 20 // bytes that a rendering reads or makes, kept or not
+	maxReads  = 1 << 10  // times that more for each byte of its variables: templates look back from one message at all others
+	maxMore   = 1 << 30  // but at most
 	perValue  = 80       // bytes that a value which is read or kept counts for, beside its text
 )
 

@@ -113,6 +113,7 @@ func (d *dict) update(r *run, v any) {
 func (r *run) convert(v any) any {
 	text, err := json.Marshal(v)
 	check(err == nil, "TypeError: a variable of Go type %T is no JSON: %v", v, err)
+	r.work = max(r.work-maxReads*len(text), -maxMore)
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()
 	return r.decode(dec)
