@@ -3,6 +3,8 @@
 
 #include <ATen/Parallel.h>
 #include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 namespace molt {
 
@@ -104,6 +106,18 @@ mt_tensor mt_from(mt_scope s, const void* data, int32_t dtype, const int64_t* sh
     Guards guards(scope);
     at::Tensor t = blob(data, dtype, {shape, size_t(ndim)});
     return put(scope, scope.device ? t.to(at::TensorOptions(*scope.device), /*non_blocking=*/false, /*copy=*/true) : t.clone());
+  });
+}
+
+mt_tensor mt_map(mt_scope s, int32_t file, int64_t offset, int64_t bytes, int32_t dtype, const int64_t* shape, int32_t ndim, char** err) {
+  return guard(err, mt_tensor(0), [&] {
+    Scope& scope = usable(s);
+    const int64_t before = offset % sysconf(_SC_PAGESIZE), size = before + bytes;
+    void* p = mmap(nullptr, size_t(size), PROT_READ | PROT_WRITE, MAP_PRIVATE, file, offset - before);
+    if (p == MAP_FAILED) throw std::runtime_error(std::string("mmap: ") + strerror(errno));
+    auto unmap = [p, size](void*) { munmap(p, size_t(size)); };
+    return put(scope, at::from_blob(static_cast<char*>(p) + before, {shape, size_t(ndim)}, unmap,
+                                    at::TensorOptions().dtype(at::ScalarType(dtype))));
   });
 }
 

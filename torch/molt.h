@@ -30,6 +30,8 @@ typedef struct { int64_t used, cached, peak; } mt_memory_info;
   X(int32_t, mt_seed, (uint64_t seed, char** err), (seed, err)) \
   X(mt_tensor, mt_from, (mt_scope s, const void* data, int32_t dtype, const int64_t* shape, int32_t ndim, char** err), \
     (s, data, dtype, shape, ndim, err)) \
+  X(mt_tensor, mt_map, (mt_scope s, int32_t file, int64_t offset, int64_t bytes, int32_t dtype, const int64_t* shape, int32_t ndim, \
+    char** err), (s, file, offset, bytes, dtype, shape, ndim, err)) \
   X(int32_t, mt_read, (mt_tensor t, void* dst, int64_t numel, int32_t dtype, char** err), (t, dst, numel, dtype, err)) \
   X(int32_t, mt_write, (mt_tensor t, const void* src, int64_t numel, int32_t dtype, char** err), (t, src, numel, dtype, err)) \
   X(int32_t, mt_info, (mt_tensor t, mt_tensor_info* out, char** err), (t, out, err)) \

@@ -1,5 +1,11 @@
 package torch
 
+/*
+#cgo noescape mt_map
+#include "molt.h"
+*/
+import "C"
+
 import (
 	"bytes"
 	"encoding/binary"
@@ -12,6 +18,7 @@ import (
 	"math/bits"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -58,14 +65,16 @@ func (e Entry) size() (int, error) {
 
 // SafeTensors is a read-only view of a checkpoint in safetensors files. It is safe for concurrent use until Close.
 type SafeTensors struct {
-	entries map[string]mappedEntry
-	files   [][]byte
+	entries map[string]Entry
+	places  map[string]place
+	mapped  [][]byte
+	files   []*os.File
 }
 
-// mappedEntry is a tensor and where in its file its data begins.
-type mappedEntry struct {
-	Entry
-	file   []byte
+// place is where a tensor's data begins.
+type place struct {
+	file   *os.File
+	mapped []byte // the whole file
 	offset int
 }
 
@@ -75,7 +84,7 @@ type mappedEntry struct {
 // does not fit its shape, and a dtype that this package lacks, are errors naming file and tensor. A mapped file must not
 // be truncated in place; WriteSafeTensors replaces it, which is safe.
 func OpenSafeTensors(path string) (*SafeTensors, error) {
-	s := &SafeTensors{entries: map[string]mappedEntry{}}
+	s := &SafeTensors{entries: map[string]Entry{}, places: map[string]place{}}
 	path, err := findSafeTensors(path)
 	switch {
 	case err != nil:
@@ -96,17 +105,41 @@ func (s *SafeTensors) Names() []string { return slices.Sorted(maps.Keys(s.entrie
 // Lookup returns the tensor of that name; its Data is valid until Close.
 func (s *SafeTensors) Lookup(name string) (Entry, bool) {
 	e, ok := s.entries[name]
-	return e.Entry, ok
+	return e, ok
 }
 
 // Close unmaps the files. No Data of this checkpoint may be used afterwards. A second Close does nothing.
 func (s *SafeTensors) Close() error {
 	var err error
-	for _, m := range s.files {
+	for _, m := range s.mapped {
 		err = errors.Join(err, unix.Munmap(m))
+	}
+	for _, f := range s.files {
+		err = errors.Join(err, f.Close())
 	}
 	*s = SafeTensors{}
 	return err
+}
+
+// Tensor is the tensor of that name on its file's own pages, which are read when they are first used. Writing to it changes memory,
+// never the file. It may outlive Close. Data that is not aligned to its element's size is copied. The error names an absent one.
+func (s *SafeTensors) Tensor(scope *Scope, name string) (Tensor, error) {
+	e, ok := s.entries[name]
+	if !ok {
+		return Tensor{}, fmt.Errorf("safetensors: no tensor %q", name)
+	}
+	at := s.places[name]
+	if len(e.Data) == 0 || at.offset%e.DType.Size() != 0 {
+		t := scope.Empty(e.DType, e.Shape...)
+		WriteBytes(t, e.DType, unsafe.Pointer(unsafe.SliceData(e.Data)), t.Numel())
+		return t, nil
+	}
+	var err *C.char
+	h := C.mt_map(scope.h, C.int32_t(at.file.Fd()), C.int64_t(at.offset), C.int64_t(len(e.Data)), C.int32_t(e.DType), dims(e.Shape),
+		C.int32_t(len(e.Shape)), &err)
+	runtime.KeepAlive(at.file)
+	check("SafeTensors.Tensor", err)
+	return Tensor{h}, nil
 }
 
 // Read fills t, converting, with the numbers of the tensor of that name from number at on, in row-major order. Then it lets go of the
@@ -121,8 +154,9 @@ func (s *SafeTensors) Read(t Tensor, name string, at int) error {
 		return fmt.Errorf("safetensors: tensor %q has %d numbers, too few for %v from %d on", name, len(e.Data)/size, t, at)
 	}
 	WriteBytes(t, e.DType, unsafe.Pointer(unsafe.SliceData(e.Data[at*size:])), n)
-	first := (e.offset + at*size) &^ (os.Getpagesize() - 1)
-	_ = unix.Madvise(e.file[first:e.offset+(at+n)*size], unix.MADV_DONTNEED) // only saves memory
+	p := s.places[name]
+	first := (p.offset + at*size) &^ (os.Getpagesize() - 1)
+	_ = unix.Madvise(p.mapped[first:p.offset+(at+n)*size], unix.MADV_DONTNEED) // only saves memory
 	return nil
 }
 
@@ -183,7 +217,8 @@ func (s *SafeTensors) openFile(path string) ([]Entry, error) {
 	at := len(mapped) // the data of all entries ends the file
 	for _, e := range slices.Backward(entries) {
 		at -= len(e.Data)
-		s.entries[e.Name] = mappedEntry{e, mapped, at}
+		s.entries[e.Name] = e
+		s.places[e.Name] = place{s.files[len(s.files)-1], mapped, at}
 	}
 	return entries, err
 }
@@ -193,7 +228,7 @@ func (s *SafeTensors) mapFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	s.files = append(s.files, f)
 	info, err := f.Stat()
 	if err == nil && (!info.Mode().IsRegular() || info.Size() == 0) {
 		err = fmt.Errorf("cannot map a file of mode %s and %d bytes", info.Mode(), info.Size())
@@ -203,7 +238,7 @@ func (s *SafeTensors) mapFile(path string) ([]byte, error) {
 	}
 	m, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
 	if err == nil {
-		s.files = append(s.files, m)
+		s.mapped = append(s.mapped, m)
 	}
 	return m, err
 }
