@@ -11,7 +11,6 @@ import (
 	"github.com/molt-go/molt/multimodal"
 	"github.com/molt-go/molt/rollout"
 	"github.com/molt-go/molt/rollout/engine"
-	"github.com/molt-go/molt/torch"
 	"github.com/molt-go/molt/torch/model"
 )
 
@@ -54,13 +53,7 @@ func generateVerb(ctx context.Context, o options, serve server) error {
 		g.ends = append(text.tok.EOS(), g.ends...)
 	}
 	return together(ctx, eng.Run, func(ctx context.Context) error {
-		if err := torch.Do(o.threads, func(s *torch.Scope) error {
-			m, err := model.Load(s, o.model, o.dtype)
-			if err != nil {
-				return err
-			}
-			return eng.Load(ctx, 0, m.Params())
-		}); err != nil {
+		if err := eng.LoadFile(ctx, 0, o.model); err != nil {
 			return err
 		}
 		return serve(ctx, maxParallel, g.answer)

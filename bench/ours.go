@@ -48,7 +48,7 @@ func ours() error {
 	case "encode":
 		r, err = j.encode()
 	case "generate":
-		err = torch.Do(j.Threads, func(s *torch.Scope) error { r, err = j.generate(ctx, s, dtype); return err })
+		r, err = j.generate(ctx, dtype)
 	case "allreduce":
 		r, err = j.allreduce(dtype)
 	case "op":
@@ -61,17 +61,17 @@ func ours() error {
 }
 
 // generate measures the engine: a batch of requests, sent at once, each with a prompt of its own.
-func (j job) generate(ctx context.Context, s *torch.Scope, dtype torch.DType) (report, error) {
-	m, err := model.Load(s, j.model(), dtype)
+func (j job) generate(ctx context.Context, dtype torch.DType) (report, error) {
+	shape, err := model.PeekConfig(j.model())
 	if err != nil {
 		return report{}, err
 	}
-	e, err := engine.New(engine.DefaultConfig(), m.Config, dtype, j.Threads)
+	e, err := engine.New(engine.DefaultConfig(), shape, dtype, j.Threads)
 	if err != nil {
 		return report{}, err
 	}
 	go e.Run(ctx) // its error comes out of Load and Generate too
-	if err := e.Load(ctx, 0, m.Params()); err != nil {
+	if err := e.LoadFile(ctx, 0, j.model()); err != nil {
 		return report{}, err
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -80,7 +80,7 @@ func (j job) generate(ctx context.Context, s *torch.Scope, dtype torch.DType) (r
 		for range j.Batch {
 			r := rollout.Request{Sampling: rollout.Sampling{Temperature: 1, MaxTokens: tokens, Seed: rng.Uint64(), IgnoreEOS: true}}
 			for range j.Length {
-				r.IDs = append(r.IDs, 100+rng.Int32N(int32(m.Vocab)-200))
+				r.IDs = append(r.IDs, 100+rng.Int32N(int32(shape.Vocab)-200))
 			}
 			go func() {
 				c, err := e.Generate(ctx, r)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/molt-go/molt/rollout"
+	"github.com/molt-go/molt/torch"
 	"github.com/molt-go/molt/torch/model"
 )
 
@@ -34,10 +35,19 @@ func signal(c chan struct{}) {
 // while the caller waits; their tensors must stay alive until it returns. Every parameter of the model must be there; otherwise the
 // error names all that do not fit, and the old version still serves. ctx ends the wait, not a copy that has begun.
 func (e *Engine) Load(ctx context.Context, version int32, params []model.Param) error {
+	return e.load(ctx, version, func(s *torch.Scope, m *model.Model) error { return m.CopyFrom(s, params) })
+}
+
+// LoadFile is Load from a Hugging Face folder or a .gguf file, without a copy of the weights beside the engine's.
+func (e *Engine) LoadFile(ctx context.Context, version int32, path string) error {
+	return e.load(ctx, version, func(s *torch.Scope, m *model.Model) error { return m.Read(s, path) })
+}
+
+func (e *Engine) load(ctx context.Context, version int32, fill func(*torch.Scope, *model.Model) error) error {
 	if version < 0 {
 		return fmt.Errorf("engine: policy version %d is negative", version)
 	}
-	l := &load{version, params, make(chan error, 1)}
+	l := &load{version, fill, make(chan error, 1)}
 	if err := e.post(func(in *inbox) { in.loads = append(in.loads, l) }); err != nil {
 		return err
 	}

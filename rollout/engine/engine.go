@@ -47,7 +47,7 @@ type inbox struct {
 
 type load struct {
 	version int32
-	params  []model.Param
+	fill    func(*torch.Scope, *model.Model) error
 	done    chan error
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/molt-go/molt/torch/model"
 )
 
-// An engine beside the owner of the weights, which here is a model read from a folder and in training the trainer.
+// An engine with the weights of a folder; in training they come from the trainer, by Load.
 func Example() {
 	const path = "../../testdata/reference/models/llama_untied_gqa"
 	config, err := model.PeekConfig(path)
@@ -28,13 +28,7 @@ func Example() {
 	ended := make(chan error)
 	go func() { ended <- e.Run(ctx) }()
 
-	if err := torch.Do(1, func(s *torch.Scope) error {
-		m, err := model.Load(s, path, torch.Float32)
-		if err != nil {
-			return err
-		}
-		return e.Load(ctx, 1, m.Params())
-	}); err != nil {
+	if err := e.LoadFile(ctx, 1, path); err != nil {
 		log.Fatal(err)
 	}
 	c, err := e.Generate(ctx, rollout.Request{

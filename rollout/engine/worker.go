@@ -26,16 +26,16 @@ func newWorker(s *torch.Scope, e *Engine) *worker {
 	return &worker{engine: e, scope: s, model: m, cache: cache, version: -1, seen: map[[32]byte][][]float32{}}
 }
 
-// load copies new weights in place. On an error the old ones still serve.
+// load puts new weights in place. Where they do not fit the old ones still serve.
 func (w *worker) load(l *load) {
-	err := errors.New("the engine failed while it copied the weights")
+	err := errors.New("the engine failed while it took the weights")
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("engine: weights of version %d: %w", l.version, err)
 		}
 		l.done <- err
 	}()
-	if err = w.model.CopyFrom(w.scope, l.params); err == nil {
+	if err = l.fill(w.scope, w.model); err == nil {
 		w.version = l.version
 		clear(w.seen)
 		w.engine.sched.refit(w.engine.config.RefitKV == RefitKeep)

@@ -26,14 +26,24 @@ func Load(s *torch.Scope, path string, d torch.DType) (*Model, error) {
 		return nil, err
 	}
 	defer w.Close()
-	if err := w.room(); err != nil {
-		return nil, fmt.Errorf("model %s: %w", path, err)
-	}
 	m := New(s, w.Config, d)
 	if err := m.fill(s, w); err != nil {
 		return nil, fmt.Errorf("model %s: %w", path, err)
 	}
 	return m, nil
+}
+
+// Read is Load into the weights that m has, whose shapes must be those of the files; otherwise it reads nothing.
+func (m *Model) Read(s *torch.Scope, path string) error {
+	w, err := open(path)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	if err := m.fill(s, w); err != nil {
+		return fmt.Errorf("model %s: %w", path, err)
+	}
+	return nil
 }
 
 // PeekConfig reads the shape of the model at path without its weights, and all ids that end its texts.
@@ -51,10 +61,18 @@ func open(path string) (*weights, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model: %w; the model must be a folder with config.json or a .gguf file", err)
 	}
+	read := openGGUF
 	if info.IsDir() {
-		return openFolder(path)
+		read = openFolder
 	}
-	return openGGUF(path)
+	w, err := read(path)
+	if err == nil {
+		if err = w.room(); err == nil {
+			return w, nil
+		}
+		err = fmt.Errorf("model %s: %w", path, errors.Join(err, w.Close()))
+	}
+	return nil, err
 }
 
 // weights are the tensors of an open file.
