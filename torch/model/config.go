@@ -146,7 +146,7 @@ func parse(file map[string]json.RawMessage) (Config, error) {
 		return Config{}, err
 	}
 	if _, ok := visionKinds[name]; ok {
-		if file, err = flatten(file); err != nil {
+		if file, err = flatten(name, file); err != nil {
 			return Config{}, err
 		}
 	}
