@@ -53,7 +53,7 @@ func (t TensorInfo) format() (format, error) {
 	f, ok := formats[t.Type]
 	if !ok {
 		known := slices.Sorted(maps.Keys(formats))
-		return f, fmt.Errorf("tensor %.200q has the unsupported type %d: supported are %v", t.Name, uint32(t.Type), known)
+		return f, fmt.Errorf("tensor %q has the unsupported type %d: supported are %v", t.Name, uint32(t.Type), known)
 	}
 	return f, nil
 }
@@ -70,9 +70,9 @@ func (f *File) Dequantize(t TensorInfo, at int, dst []float32) error {
 	case err != nil:
 		return fmt.Errorf("gguf: %w", err)
 	case at < 0 || len(dst) > t.Len()-at || at%format.elems != 0 || len(dst)%format.elems != 0:
-		return fmt.Errorf("gguf: %d values from %d on are no blocks of tensor %.200q, %v of shape %v", len(dst), at, t.Name, t.Type, t.Shape)
+		return fmt.Errorf("gguf: %d values from %d on are no blocks of tensor %q, %v of shape %v", len(dst), at, t.Name, t.Type, t.Shape)
 	case t.size != t.Len()/format.elems*format.size || t.offset+t.size > len(f.data):
-		return fmt.Errorf("gguf: tensor %.200q is not of this file", t.Name)
+		return fmt.Errorf("gguf: tensor %q is not of this file", t.Name)
 	}
 	first := t.offset + at/format.elems*format.size
 	last := first + len(dst)/format.elems*format.size
