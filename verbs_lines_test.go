@@ -370,7 +370,7 @@ func TestImagesOfMessagesFillThePlaceholders(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := ask(t, "score", dir, 1, []string{`{"ids":[0]}`, line(object{"ids": ids, "images": images})})
-		if want := "other patches than its vision tower: 5 pixels"; got[0].Entropy == nil || !strings.Contains(got[1].Error, want) {
+		if want := "other patches than the vision tower: 5 pixels"; got[0].Entropy == nil || !strings.Contains(got[1].Error, want) {
 			t.Errorf("%+v, want an error with %q", got[1], want)
 		}
 	})

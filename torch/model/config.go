@@ -129,7 +129,7 @@ func parse(file map[string]json.RawMessage) (Config, error) {
 	}
 	if _, ok := visionKinds[name]; ok {
 		var err error
-		if file, err = flatten(file); err != nil {
+		if file, err = flatten(name, file); err != nil {
 			return Config{}, err
 		}
 	}

@@ -68,8 +68,9 @@ var visionKinds = map[string]visionKind{
 
 const visionEps = 1e-6 // of every norm in a tower; no configuration says it
 
-// flatten puts the keys of text_config, where a config.json has one, beside the others.
-func flatten(file map[string]json.RawMessage) (map[string]json.RawMessage, error) {
+// flatten puts the keys of text_config, where a family's config.json has one, beside the others. Whether the head is tied the others
+// say, but the older family's files have it in either place.
+func flatten(family string, file map[string]json.RawMessage) (map[string]json.RawMessage, error) {
 	var text map[string]json.RawMessage
 	if raw, ok := file["text_config"]; ok {
 		if err := json.Unmarshal(raw, &text); err != nil {
@@ -78,7 +79,8 @@ func flatten(file map[string]json.RawMessage) (map[string]json.RawMessage, error
 	}
 	flat := maps.Clone(file)
 	for k, v := range text {
-		if k != "model_type" && (k != "tie_word_embeddings" || string(v) == "true") {
+		_, said := file[k]
+		if k != "model_type" && (k != "tie_word_embeddings" || !said || family == "qwen2_5_vl" && string(v) == "true") {
 			flat[k] = v
 		}
 	}

@@ -214,6 +214,13 @@ func TestConfigsOfModelsThatSee(t *testing.T) {
 	if err != nil || !c.Tied || c.Layers != 3 {
 		t.Errorf("keys of text_config: tied %v, %d layers, %v", c.Tied, c.Layers, err)
 	}
+	for root, tied := range map[string]bool{`"tie_word_embeddings":false,`: false, `"tie_word_embeddings":true,`: true, "": true} {
+		c, err = readConfig(t, `{"model_type":"qwen3_vl",`+root+
+			`"text_config":{"tie_word_embeddings":true},"vision_config":{"out_hidden_size":4096}}`)
+		if err != nil || c.Tied != tied {
+			t.Errorf("%s text_config alone ties: %v, %v", root, c.Tied, err)
+		}
+	}
 	for _, c := range []struct{ text, want string }{
 		{qwen25(`"text_config":7,`, ""), "text_config"},
 		{qwen25(`"rope_scaling":{"type":"mrope","mrope_section":[16,24]},`, ""), "must add up to half of head_dim (128)"},
