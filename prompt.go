@@ -31,8 +31,8 @@ func openText(path string, v *model.Vision) (t textSide) {
 	}
 	t.images, t.noImages = multimodal.OpenImageProcessor(path)
 	if p := t.images; p != nil && v != nil && [3]int{p.Patch, p.Frames, p.Merge} != [3]int{v.Patch, v.Frames, v.Merge} {
-		t.images, t.noImages = nil, fmt.Errorf("model %s: its images have other patches than its vision tower: %d pixels and %d, "+
-			"%d frames and %d, merged by %d and %d", path, p.Patch, v.Patch, p.Frames, v.Frames, p.Merge, v.Merge)
+		t.images, t.noImages = nil, fmt.Errorf("model %s: images have other patches than the vision tower: %d pixels and %d, %d frames "+
+			"and %d, merged by %d and %d", path, p.Patch, v.Patch, p.Frames, v.Frames, p.Merge, v.Merge)
 	}
 	return t
 }
