@@ -3,15 +3,24 @@ package multimodal
 import (
 	"container/heap"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"sort"
+	"strings"
+	"sync/atomic"
 	"unicode/utf8"
+)
+
+const (
+	cacheSlots = 1 << 15
+	cacheWord  = 64 // bytes; longer words are rare and not kept
 )
 
 // bpe merges the symbols of a word into tokens: again and again the pair of neighbours whose merge comes first in the
 // list, the leftmost where it occurs more than once. Symbols are bytes where a ByteLevel pre-tokenizer made the words, else
-// characters.
+// characters. Results are kept in a table with one place for a word, overwritten by the next that falls there; entries do not change,
+// so readers need no lock.
 type bpe struct {
 	byteLevel   bool
 	bytes       [256]int32     // byte → id of its character in the byte-level alphabet, or of its token <0x0A>
@@ -21,11 +30,18 @@ type bpe struct {
 	fuseUnknown bool           // a run of them is one token
 	merges      map[uint64]merge
 	words       map[string]int32 // whole words that skip the merges; nil: none
+	seed        maphash.Seed
+	cache       []atomic.Pointer[cachedWord]
+}
+
+type cachedWord struct {
+	word string
+	ids  []int32
 }
 
 func newBPE(m *bpeModel, byteLevel bool) (*bpe, error) {
 	b := &bpe{byteLevel: byteLevel, chars: map[rune]int32{}, fallback: m.ByteFallback, unknown: noID, fuseUnknown: m.FuseUnknown,
-		merges: make(map[uint64]merge, len(m.Merges))}
+		merges: make(map[uint64]merge, len(m.Merges)), seed: maphash.MakeSeed(), cache: make([]atomic.Pointer[cachedWord], cacheSlots)}
 	find := func(token string) int32 {
 		if id, ok := m.Vocab[token]; ok {
 			return id
@@ -72,6 +88,20 @@ func (b *bpe) encode(m *merging, ids []int32, word string) []int32 {
 	if id, ok := b.words[word]; ok {
 		return append(ids, id)
 	}
+	if len(word) > cacheWord {
+		return b.merge(m, ids, word)
+	}
+	slot := &b.cache[maphash.String(b.seed, word)%cacheSlots]
+	if c := slot.Load(); c != nil && c.word == word {
+		return append(ids, c.ids...)
+	}
+	from := len(ids)
+	ids = b.merge(m, ids, word)
+	slot.Store(&cachedWord{strings.Clone(word), slices.Clone(ids[from:])})
+	return ids
+}
+
+func (b *bpe) merge(m *merging, ids []int32, word string) []int32 {
 	m.symbols, m.queue = m.symbols[:0], minHeap{m.queue.IntSlice[:0]}
 	waits := false // an unknown token; byte tokens overtake it, as they do in the reference
 	for word != "" {
