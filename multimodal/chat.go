@@ -222,7 +222,7 @@ func OpenChat(path string) (c *Chat, err error) {
 }
 
 func (s source) chat() (*Chat, error) {
-	tok, config, err := s.tokenizer()
+	config, err := s.config()
 	if err != nil {
 		return nil, err
 	}
@@ -239,6 +239,10 @@ func (s source) chat() (*Chat, error) {
 	}
 	if templates["default"] == "" {
 		return nil, errors.New("it has no chat template: take an instruction-tuned model")
+	}
+	tok, err := s.tokenizer(config)
+	if err != nil {
+		return nil, err
 	}
 	c, err := NewChat(tok, templates["default"], config.Tokens, config.AddBOS || slices.Contains(tok.before, tok.bos))
 	if text := templates["tool_use"]; text != "" && err == nil {

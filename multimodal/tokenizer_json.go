@@ -13,8 +13,12 @@ import (
 // they are.
 func OpenTokenizer(path string) (tok *Tokenizer, err error) {
 	s, err := openSource(path)
+	var config tokenizerConfig
 	if err == nil {
-		tok, _, err = s.tokenizer()
+		config, err = s.config()
+	}
+	if err == nil {
+		tok, err = s.tokenizer(config)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", path, err)
@@ -22,15 +26,20 @@ func OpenTokenizer(path string) (tok *Tokenizer, err error) {
 	return tok, nil
 }
 
-func (s source) tokenizer() (*Tokenizer, tokenizerConfig, error) {
-	var file tokenizerFile
-	var config tokenizerConfig
-	var generation, model endIDs
-	err := errors.Join(s.read("tokenizer.json", &file), optional(s.read("tokenizer_config.json", &config)),
-		optional(s.read("generation_config.json", &generation)), optional(s.read("config.json", &model)))
-	if config.Added == nil && err == nil { // an older folder
-		err = optional(s.read("special_tokens_map.json", &config))
+// config is what a folder says beside tokenizer.json, which takes far longer to read.
+func (s source) config() (c tokenizerConfig, err error) {
+	err = optional(s.read("tokenizer_config.json", &c))
+	if c.Added == nil && err == nil { // an older folder
+		err = optional(s.read("special_tokens_map.json", &c))
 	}
+	return c, err
+}
+
+func (s source) tokenizer(config tokenizerConfig) (*Tokenizer, error) {
+	var file tokenizerFile
+	var generation, model endIDs
+	err := errors.Join(s.read("tokenizer.json", &file), optional(s.read("generation_config.json", &generation)),
+		optional(s.read("config.json", &model)))
 	switch kind := file.Model.Type; {
 	case errors.Is(err, fs.ErrNotExist):
 		err = fmt.Errorf("%w; transformers makes one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)", err)
@@ -38,7 +47,7 @@ func (s source) tokenizer() (*Tokenizer, tokenizerConfig, error) {
 		err = fmt.Errorf("tokenizer: model %q is not supported: want a BPE model", kind)
 	}
 	if err != nil {
-		return nil, config, err
+		return nil, err
 	}
 	if generation.EOS == nil {
 		generation = model
@@ -49,9 +58,9 @@ func (s source) tokenizer() (*Tokenizer, tokenizerConfig, error) {
 		err = t.setEnds(config.Tokens["bos_token"], config.Tokens["eos_token"], generation.EOS)
 	}
 	if err != nil {
-		return nil, config, fmt.Errorf("tokenizer: %w", err)
+		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
-	return t, config, nil
+	return t, nil
 }
 
 type tokenizerFile struct {

@@ -206,8 +206,11 @@ func ggufTokenizer(meta map[string]any) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	tok, _, err := s.tokenizer()
-	return tok, err
+	config, err := s.config()
+	if err != nil {
+		return nil, err
+	}
+	return s.tokenizer(config)
 }
 
 func TestDamagedGGUFMetadataIsAnErrorThatNamesTheKey(t *testing.T) {

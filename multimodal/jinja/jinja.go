@@ -130,7 +130,7 @@ type (
 func (r *run) spend(n int) {
 	r.work += n
 	if r.work > maxWork || n < 0 {
-		fail("the template reads or makes more than %d bytes", maxWork)
+		fail("the template reads or makes more bytes than a rendering may, by the size of its variables")
 	}
 }
 
