@@ -2,7 +2,6 @@ package molt
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -100,7 +99,7 @@ func (t textSide) render(p prompt) (text string, ids []int32, err error) {
 		return "", p.ids, nil
 	}
 	if t.chat == nil {
-		return "", nil, fmt.Errorf("messages need a chat template: %w", cmp.Or(t.noTok, t.noChat))
+		return "", nil, fmt.Errorf("messages need a chat template: %w", t.noChat)
 	}
 	if text, err = t.chat.RenderJSON(p.messages, p.options); err != nil {
 		return "", nil, err

@@ -238,6 +238,10 @@ func (s source) chat() (*Chat, error) {
 		}
 	}
 	if templates["default"] == "" {
+		if _, err := s("tokenizer.json"); err != nil { // the greater fault, which costs nothing to find
+			_, err = s.tokenizer(config)
+			return nil, err
+		}
 		return nil, errors.New("it has no chat template: take an instruction-tuned model")
 	}
 	tok, err := s.tokenizer(config)
