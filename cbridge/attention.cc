@@ -2,6 +2,7 @@
 #include "ops.h"
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 namespace molt {
@@ -82,8 +83,8 @@ std::vector<std::pair<int64_t, int64_t>> blocks(const Attention& a, int64_t n) {
 template <class F>
 void parallel(const Attention& a, int64_t items, F f) {
   at::parallel_for(0, items, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> scratch(attention_scratch(a.hq / a.hkv, a.d));
-    for (int64_t i = begin; i < end; i++) f(i, scratch.data());
+    std::unique_ptr<float[]> scratch(new float[attention_scratch(a.hq / a.hkv, a.d)]);
+    for (int64_t i = begin; i < end; i++) f(i, scratch.get());
   });
 }
 

@@ -150,6 +150,8 @@ std::tuple<Tensor, Tensor> sample(const Tensor& l, const Tensor& inv_t, const Te
 
 void register_attention_cpu(torch::Library& m);
 void register_attention_autograd(torch::Library& m);
+void register_linear_cpu(torch::Library& m);
+void register_linear_autograd(torch::Library& m);
 void register_pointwise_cpu(torch::Library& m);
 void register_pointwise_autograd(torch::Library& m);
 
@@ -170,6 +172,7 @@ TORCH_LIBRARY(molt, m) {
 }
 TORCH_LIBRARY_IMPL(molt, CPU, m) {
   molt::register_attention_cpu(m);
+  molt::register_linear_cpu(m);
   molt::register_pointwise_cpu(m);
   m.impl("lm_logp", molt::lm_logp);
   m.impl("softcap", molt::softcap);
@@ -177,6 +180,7 @@ TORCH_LIBRARY_IMPL(molt, CPU, m) {
 }
 TORCH_LIBRARY_IMPL(molt, AutogradCPU, m) {
   molt::register_attention_autograd(m);
+  molt::register_linear_autograd(m);
   molt::register_pointwise_autograd(m);
   m.impl("lm_logp", molt::lm_logp_autograd);
 }

@@ -61,6 +61,16 @@ struct RowKernels {
   void (*row_sample)(const void* logits, int64_t v, float inv_t, double u, int64_t* id, float* logp);
 };
 
+struct ProductKernels {
+  // y[i·ldy + j] = x_i · w_j + b_j (b may be null), for m rows of x, as pack leaves them, and n of w; k elements each.
+  void (*product)(const float* x, const void* w, const void* b, int64_t m, int64_t n, int64_t k, void* y, int64_t ldy, float* scratch);
+  void (*pack)(const void* x, int64_t m, int64_t k, float* packed);  // up to 16 rows
+  int unit;                                                          // elements in what pack makes 32 bits of
+};
+constexpr int kPack = 16;
+inline int64_t packed_row(const ProductKernels& p, int64_t k) { return (k + 16 * p.unit - 1) / (16 * p.unit) * 16; }
+constexpr int64_t kProductScratch = 48;  // packed rows
+
 inline int64_t attention_scratch(int group, int d) {
   int64_t dp = (d + 15) / 16 * 16, m = int64_t(kBlockRows) * group;
   return 4 * kTile * dp + 3 * m * dp + 2 * m + 8 * kTile + 64;
@@ -68,6 +78,7 @@ inline int64_t attention_scratch(int group, int d) {
 
 // By instruction set, [0] for float32 and [1] for bfloat16.
 extern const AttentionKernels attention_base[2], attention_avx2[2], attention_avx512[2];
+extern const ProductKernels product_base[2], product_avx2[2], product_avx512[2], product_avx512bf16[2], product_amx[2];
 extern const RowKernels rows_base[2], rows_avx2[2], rows_avx512[2];
 
 }  // namespace molt

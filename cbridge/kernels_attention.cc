@@ -55,17 +55,25 @@ __attribute__((noinline)) void outer(const float* const* w, const float* const* 
     }
 }
 
-// One row of keys or values as float32: into plain [j][dp] and transposed [d][64], where asked for.
+// Rows j0 to j1 of a tile as float32: plain [64][dp], and turned [d][64] with zeros in all other lanes.
 template <class T>
-inline void unpack(const T* src, int d, int dp, int j, float* plain, float* turned) {
-  int i = 0;
-  if (plain) {
-    float* p = plain + j * dp;
-    for (; i + 16 <= d; i += 16) store(p + i, load(src + i));
-    for (; i < dp; i++) p[i] = i < d ? get(src + i) : 0;
+inline void unpack(const T* const* rows, int d, int dp, int j0, int j1, float* plain, float* turned) {
+  for (int j = j0; plain && j < j1; j++) {
+    int i = 0;
+    for (; i + 16 <= d; i += 16) store(plain + j * dp + i, load(rows[j] + i));
+    for (; i < dp; i++) plain[j * dp + i] = i < d ? get(rows[j] + i) : 0;
   }
-  if (turned)
-    for (i = 0; i < d; i++) turned[i * kTile + j] = get(src + i);
+  for (int j = 0; turned && j < kTile; j += 16) {
+    int first = j < j0 ? j0 : j, last = j + 16 < j1 ? j + 16 : j1, i = 0;
+    for (; i + 16 <= d; i += 16) {
+      V a[16] = {};
+      for (int r = first; r < last; r++) a[r - j] = load(rows[r] + i);
+      turn(a);
+      for (int r = 0; r < 16; r++) store(turned + (i + r) * kTile + j, a[r]);
+    }
+    for (; i < d; i++)
+      for (int r = j; r < j + 16; r++) turned[i * kTile + r] = r >= first && r < last ? get(rows[r] + i) : 0;
+  }
 }
 
 inline void cap(V* s, float softcap) {
@@ -85,26 +93,20 @@ struct Walk {
   }
 };
 
-// The tile's keys lo..hi of kv head h as float32; lanes outside are zero.
+// The tile's keys lo..hi of kv head h as float32.
 template <class T>
 void fetch(const Attention& a, Walk& walk, int h, int32_t tile, int32_t lo, int32_t hi, float* kplain, float* kturned, float* vplain,
            float* vturned) {
-  int dp = padded(a.d);
-  for (int j = 0; j < kTile; j++) {
-    int32_t key = tile * kTile + j;
-    if (key < lo || key >= hi) {
-      if (kplain) memset(kplain + j * dp, 0, dp * 4);
-      if (vplain) memset(vplain + j * dp, 0, dp * 4);
-      for (int i = 0; i < a.d; i++) {
-        if (kturned) kturned[i * kTile + j] = 0;
-        if (vturned) vturned[i * kTile + j] = 0;
-      }
-      continue;
-    }
-    int64_t slot = walk.slot(key);
-    unpack((const T*)a.k + slot * a.k_stride + h * a.d, a.d, dp, j, kplain, kturned);
-    unpack((const T*)a.v + slot * a.v_stride + h * a.d, a.d, dp, j, vplain, vturned);
+  const int32_t first = tile * kTile;
+  const int j0 = lo > first ? lo - first : 0, j1 = hi < first + kTile ? hi - first : kTile;
+  const T *k[kTile], *v[kTile];
+  for (int j = j0; j < j1; j++) {
+    const int64_t slot = walk.slot(first + j);
+    k[j] = (const T*)a.k + slot * a.k_stride + h * a.d;
+    v[j] = (const T*)a.v + slot * a.v_stride + h * a.d;
   }
+  unpack(k, a.d, padded(a.d), j0, j1, kplain, kturned);
+  unpack(v, a.d, padded(a.d), j0, j1, vplain, vturned);
 }
 
 struct Bounds { int32_t b, lo, hi; };
@@ -225,11 +227,13 @@ void attention_dkv(const Attention& a, int64_t slot0, int count, int h, const Pi
   float *kt = scratch, *vt = kt + kTile * dp, *dk = vt + kTile * dp, *dv = dk + kTile * dp, *q = dv + kTile * dp, *dout = q + 4 * dp,
         *ps = dout + 4 * dp, *dss = ps + 4 * kTile;
   memset(dk, 0, 2 * kTile * dp * 4);
-  for (int j = 0; j < kTile; j++) {  // lanes past the last slot repeat it: their results are never stored
-    int64_t slot = slot0 + (j < count ? j : count - 1);
-    unpack((const T*)a.k + slot * a.k_stride + h * d, d, dp, j, nullptr, kt);
-    unpack((const T*)a.v + slot * a.v_stride + h * d, d, dp, j, nullptr, vt);
+  const T *k[kTile], *v[kTile];
+  for (int j = 0; j < count; j++) {
+    k[j] = (const T*)a.k + (slot0 + j) * a.k_stride + h * d;
+    v[j] = (const T*)a.v + (slot0 + j) * a.v_stride + h * d;
   }
+  unpack(k, d, dp, 0, count, (float*)nullptr, kt);
+  unpack(v, d, dp, 0, count, (float*)nullptr, vt);
   for (const Piece* piece = pieces; piece < pieces + num; piece++)
     for (int64_t n = piece->row0; n < piece->row1; n++) {
       int j0 = a.rows[3 * n + 1] - piece->logical, j1 = a.rows[3 * n + 2] - piece->logical;

@@ -1,4 +1,4 @@
-// molt::add_rms_norm, molt::linear, molt::rotary and molt::act_mul with their gradients. The arithmetic is in kernels_rows.cc.
+// molt::add_rms_norm, molt::rotary and molt::act_mul with their gradients. The arithmetic is in kernels_rows.cc.
 #include "ops.h"
 
 #include <vector>
@@ -75,32 +75,6 @@ std::tuple<Tensor, Tensor> add_rms_norm_autograd(const Tensor& x, const std::opt
   return {x, out[0]};
 }
 
-struct LinearFunction : torch::autograd::Function<LinearFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& w, const std::optional<Tensor>& b) {
-    ctx->save_for_backward({x, w});
-    ctx->saved_data["bias"] = b.has_value();
-    return at::linear(x, w, b);
-  }
-  static variable_list backward(AutogradContext* ctx, variable_list g) {
-    auto s = ctx->get_saved_variables();
-    Tensor dy = g[0].contiguous(), dx, dw, db;
-    if (ctx->needs_input_grad(0)) dx = product(dy, s[1]);
-    if (ctx->needs_input_grad(1)) dw = product(dy.t(), s[0]);
-    if (ctx->saved_data["bias"].toBool()) db = dy.sum(0);
-    return {dx, dw, db};
-  }
-};
-
-Tensor linear_autograd(const Tensor& x, const Tensor& w, const std::optional<Tensor>& b) {
-  TORCH_CHECK(x.dim() == 2 && w.dim() == 2, "x must be [rows, in] and w [out, in], not ", x.sizes(), " and ", w.sizes());
-  if (!wants_grad(x, w, b.value_or(Tensor()))) {
-    at::AutoDispatchBelowADInplaceOrView below;  // the views that it takes on its way need no record
-    return at::linear(x, w, b);
-  }
-  bool small = x.size(0) * w.numel() < 1 << 18;  // a node of our own costs more than its faster products save
-  return small ? at::linear(x, w, b) : LinearFunction::apply(x, w, b);
-}
-
 Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bool back) {
   bool half = is_half(x, "x");
   TORCH_CHECK(x.dim() == 3 && (x.numel() == 0 || (x.stride(2) == 1 && (x.stride(1) == x.size(2) || x.size(1) == 1))),
@@ -168,23 +142,13 @@ Tensor act_mul_autograd(const Tensor& gu, bool gelu) { return wants_grad(gu) ? A
 
 }  // namespace
 
-Tensor product(const Tensor& a, const Tensor& b) {
-  static auto op = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
-  if (a.scalar_type() != at::kFloat || !op || a.numel() == 0 || b.numel() == 0) return at::mm(a, b);
-  torch::jit::Stack stack{a, b.t(), c10::IValue(), std::string("none"), c10::List<std::optional<at::Scalar>>(), std::string()};
-  op->callBoxed(stack);
-  return stack[0].toTensor();
-}
-
 void register_pointwise_cpu(torch::Library& m) {
   m.impl("add_rms_norm", add_rms_norm);
-  m.impl("linear", at::linear);
   m.impl("rotary", rotary);
   m.impl("act_mul", act_mul);
 }
 void register_pointwise_autograd(torch::Library& m) {
   m.impl("add_rms_norm", add_rms_norm_autograd);
-  m.impl("linear", linear_autograd);
   m.impl("rotary", rotary_autograd);
   m.impl("act_mul", act_mul_autograd);
 }

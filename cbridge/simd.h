@@ -43,6 +43,16 @@ inline float sum(V v) {  // a fixed tree
   return ((t[0] + t[4]) + (t[2] + t[6])) + ((t[1] + t[5]) + (t[3] + t[7]));
 }
 
+// Sixteen vectors as the rows of a matrix become its columns.
+inline void turn(V* a) {
+  V t[16];
+  for (int s = 0; s < 4; s++, memcpy(a, t, sizeof t))
+    for (int i = 0; i < 8; i++) {
+      t[2 * i] = __builtin_shuffle(a[i], a[i + 8], VI{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23});
+      t[2 * i + 1] = __builtin_shuffle(a[i], a[i + 8], VI{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31});
+    }
+}
+
 // e^x within 2 ulp; below -87.3 it is 0, above 88.7 it is infinity.
 inline V vexp(V x) {
   const float magic = 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer
