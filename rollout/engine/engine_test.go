@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/molt-go/molt/rollout"
@@ -119,14 +118,7 @@ func TestAGroupSharesItsPromptAndTheNextTurnIsADelta(t *testing.T) {
 	for i := range out {
 		wg.Go(func() { out[i] = generate(t, e, request(prompt, 12, 1, uint64(i))) })
 	}
-	for queued := 0; queued < len(out); { // all are there before the engine runs
-		e.mu.Lock()
-		queued = len(e.inbox.requests)
-		e.mu.Unlock()
-		time.Sleep(time.Millisecond)
-	}
-	run(t, e)
-	refit(t, e, tiny, 0)
+	serveQueued(t, e, tiny, len(out))
 	wg.Wait()
 	if s := e.Stats(); s.PrefillRows != int64(len(prompt)) || s.PrefixHits != int64(15*len(prompt)) || s.Generated != 16*12 {
 		t.Errorf("a prompt of %d tokens for 16: %+v", len(prompt), s)

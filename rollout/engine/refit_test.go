@@ -17,7 +17,7 @@ import (
 )
 
 // refitInFlight generates n tokens while the weights become those of version 1, and returns the completion and where that was.
-func refitInFlight(t *testing.T, e *Engine, prompt []int32, n int) (c rollout.Completion, at int) {
+func refitInFlight(t *testing.T, e *Engine, name string, prompt []int32, n int) (c rollout.Completion, at int) {
 	t.Helper()
 	started := make(chan struct{})
 	r := request(prompt, n, 0, 0)
@@ -26,7 +26,7 @@ func refitInFlight(t *testing.T, e *Engine, prompt []int32, n int) (c rollout.Co
 	var wg sync.WaitGroup
 	wg.Go(func() { c = generate(t, e, r) })
 	<-started
-	refit(t, e, tiny, 1)
+	refit(t, e, name, 1)
 	wg.Wait()
 	for i, g := range c.Tokens {
 		if i > 0 && g.Version() < c.Tokens[i-1].Version() {
@@ -46,7 +46,7 @@ func TestAfterARefitInFlightTokensAreThoseOfTheNewWeights(t *testing.T) {
 	for _, d := range dtypes {
 		prompt := count(100, 3)
 		e := start(t, tiny, tinyConfig(), d, 0)
-		c, at := refitInFlight(t, e, prompt, 150)
+		c, at := refitInFlight(t, e, tiny, prompt, 150)
 		fresh := idle(t, tiny, tinyConfig(), d, 0)
 		run(t, fresh)
 		refit(t, fresh, tiny, 1)
@@ -71,7 +71,7 @@ func TestRefitKeepGoesOnWithTheCacheButStartsNothingOnIt(t *testing.T) {
 	cfg.RefitKV = RefitKeep
 	prompt := count(100, 3)
 	e := start(t, tiny, cfg, torch.Float32, 0)
-	refitInFlight(t, e, prompt, 150)
+	refitInFlight(t, e, tiny, prompt, 150)
 	if s := e.Stats(); s.PrefillRows != 100 {
 		t.Errorf("%d rows of prompts, want the 100 before the refit", s.PrefillRows)
 	}
