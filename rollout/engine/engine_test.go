@@ -58,6 +58,43 @@ func TestGreedyTokensEqualTransformersAndTheTrainers(t *testing.T) {
 	}
 }
 
+// Of a mixture's rows each expert has others beside it in the engine than in the trainer.
+func TestAMixturesLogProbsEqualTheTrainersBitForBitInBFloat16(t *testing.T) {
+	for _, name := range sparse(t) {
+		cfg := tinyConfig()
+		cfg.MaxRunning, cfg.StepTokens = 8, 24
+		e := start(t, name, cfg, torch.BFloat16, 0)
+		var reqs []rollout.Request
+		for i, p := range prompts(12) {
+			reqs = append(reqs, request(p, 20, 0.7, uint64(i)))
+		}
+		out := make([]rollout.Completion, len(reqs))
+		var wg sync.WaitGroup
+		for i, r := range reqs {
+			wg.Go(func() { out[i] = generate(t, e, r) })
+		}
+		wg.Wait()
+		do(t, func(s *torch.Scope) error {
+			m, err := model.Load(s, path(name), torch.BFloat16)
+			for i, c := range out {
+				if err != nil {
+					return err
+				}
+				var logp []float32
+				if logp, err = trainer(s, m, reqs[i], c); err != nil {
+					return err
+				}
+				for j, g := range c.Tokens {
+					if g.LogP() != logp[j] {
+						t.Fatalf("%s request %d token %d: log-prob %v in the engine, %v in the trainer", name, i, j, g.LogP(), logp[j])
+					}
+				}
+			}
+			return err
+		})
+	}
+}
+
 // The same requests alone, and together in random order: tokens and log-probs agree bit for bit; and so do the log-probs that
 // the trainer finds for those tokens.
 func TestResultsDependOnNothingElseAndEqualTheTrainersBitForBit(t *testing.T) {
