@@ -28,7 +28,12 @@ func Images(p multimodal.ImagePrompt) []Image {
 // UnknownExpert stands in Routed where a position has not been through the model.
 const UnknownExpert = 0xFFFF
 
-// Routed holds the experts chosen at each position of a sequence.
+// Routed holds the experts chosen at each position of a sequence: 2·Layers·K bytes a token.
+//
+// Row i is of the pass that token i+1 was drawn from, so it has the policy version of that token's log-prob, also where new weights made a
+// generator compute position i again; the rows of a prompt are of the pass of the first token after it. A replay of the rows then is what
+// the log-probs came from, but for a token drawn after a refit that recomputed the cache: it saw the earlier positions under the new
+// weights, whose rows at those positions are not kept.
 type Routed struct {
 	Layers, K int      // sparse layers, experts a token; both 0 for a dense model
 	Experts   []uint16 // [positions, Layers, K]
@@ -112,7 +117,7 @@ type Completion struct {
 	Finish  Finish
 	NumStop int         // last tokens that belong to the stop
 	Top     [][]TopLogP // [tokens], where asked for
-	Routed  Routed      // positions 0 … prompt+tokens−2: the last token has not been through the model
+	Routed  Routed      // positions 0 … prompt+tokens−2: the last token has not been through the model; may be zero without tokens
 }
 
 // Generator continues token sequences. It is called from many goroutines at once. With an error no token counts.

@@ -146,7 +146,8 @@ func TestAGreedyTokenStaysWithMaskZero(t *testing.T) {
 	}
 }
 
-// Case X1: row t belongs to token t; the row at the border of two turns comes with the second.
+// Case X1: row t belongs to token t; the row at the border of two turns comes with the second, to each branch its own; rows of earlier
+// calls stay; what no completion covers is unknown.
 func TestRoutedRowsBelongToTheirTokens(t *testing.T) {
 	var tr Trajectory
 	must(t, tr.Context([]int32{1, 2, 3}))
@@ -164,6 +165,17 @@ func TestRoutedRowsBelongToTheirTokens(t *testing.T) {
 	call(1, 20, 21, 22, 23, 24, 25)
 	if got, want := tr.Tokens().Routed.Experts, []uint16{10, 11, 12, 13, 24, 25, UnknownExpert}; !slices.Equal(got, want) {
 		t.Errorf("after turn 2: %v", got)
+	}
+	fork, err := tr.Fork(3)
+	must(t, err)
+	must(t, fork.Context([]int32{5, 6}))
+	must(t, fork.Append(Completion{Prefix: fork.Request(Sampling{}, nil).Prefix(), Finish: FinishStop, Tokens: []Generated{g}})) // without
+	if got, want := fork.Tokens().Routed.Experts, []uint16{10, 11, 12, UnknownExpert, UnknownExpert, UnknownExpert}; !slices.Equal(got, want) {
+		t.Errorf("a branch: %v", got)
+	}
+	tr.Seal()
+	if got, want := tr.Tokens().Routed.Experts, []uint16{10, 11, 12, 13, 24, 25, UnknownExpert}; !slices.Equal(got, want) {
+		t.Errorf("sealed, after the branch: %v", got)
 	}
 }
 
@@ -232,6 +244,9 @@ func TestRandomOperationsKeepTheInvariants(t *testing.T) {
 				if rng.IntN(2) == 0 {
 					c.Top = make([][]TopLogP, n)
 				}
+				if rows := max(k.tr.Len()+n-1, 0); rng.IntN(2) == 0 {
+					c.Routed = Routed{Layers: 1, K: 2, Experts: slices.Repeat([]uint16{uint16(rng.IntN(100)), 7}, rows)}
+				}
 				if bad {
 					c.Prefix[0]++
 				}
@@ -273,8 +288,16 @@ func checkGrown(t *testing.T, old, now Tokens) {
 		t.Fatalf("shrank from %d to %d tokens", m, n)
 	}
 	now.IDs, now.Versions, now.Mask, now.LogP, now.Temp = now.IDs[:m], now.Versions[:m], now.Mask[:m], now.LogP[:m], now.Temp[:m]
+	if row := now.Routed.row(); len(now.Routed.Experts) != n*row {
+		t.Fatalf("%d routed experts for %d tokens of %d", len(now.Routed.Experts), n, row)
+	}
+	for i, e := range old.Routed.Experts {
+		if e != UnknownExpert && e != now.Routed.Experts[i] {
+			t.Fatalf("expert %d was %d and became %d", i, e, now.Routed.Experts[i])
+		}
+	}
 	old.Top, now.Top = nil, nil
-	old.Routed.Experts, now.Routed.Experts = nil, nil
+	old.Routed, now.Routed = Routed{}, Routed{}
 	if m > 0 {
 		if diff := cmp.Diff(old, now); diff != "" {
 			t.Fatal(diff)

@@ -124,6 +124,7 @@ func (e *Engine) Generate(ctx context.Context, r rollout.Request) (rollout.Compl
 		}
 		q.stream(r.OnToken)
 		c.Tokens, c.Finish, c.NumStop, c.Top = q.generated, q.finish, q.numStop, q.top
+		c.Routed = q.routed
 		if q.err != nil {
 			return rollout.Completion{}, q.err
 		}

@@ -16,7 +16,7 @@ const (
 
 // Config is the [engine] table.
 type Config struct {
-	CacheMB    int    `toml:"cache_mb"`    // memory for keys and values, in MB of 2^20 bytes
+	CacheMB    int    `toml:"cache_mb"`    // memory for keys, values and routed experts, in MB of 2^20 bytes
 	MaxRunning int    `toml:"max_running"` // sequences that run at once; others wait
 	StepTokens int    `toml:"step_tokens"` // rows in one step: prompts are computed in chunks beside the running sequences
 	Context    int    `toml:"context"`     // longest sequence in tokens, prompt included; 0: the model's
@@ -69,7 +69,7 @@ func (c Config) limits(m model.Config, d torch.DType) (limits, error) {
 	if c.Context > 0 {
 		l.Context = c.Context
 	}
-	pageBytes := m.CacheBytes(d) * pageSize
+	pageBytes := (m.CacheBytes(d) + m.MoE.NumSparse(len(m.MoE.Layers))*m.Chosen*2) * pageSize // keys, values and routed experts
 	if pageBytes <= 0 {
 		return l, fmt.Errorf("engine: a cache of %s for %d layers × %d heads × %d cannot be made", d, m.Layers, m.KVHeads, m.HeadDim)
 	}

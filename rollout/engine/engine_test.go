@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/molt-go/molt/rollout"
@@ -55,6 +54,43 @@ func TestGreedyTokensEqualTransformersAndTheTrainers(t *testing.T) {
 					return nil
 				})
 			}
+		})
+	}
+}
+
+// Of a mixture's rows each expert has others beside it in the engine than in the trainer.
+func TestAMixturesLogProbsEqualTheTrainersBitForBitInBFloat16(t *testing.T) {
+	for _, name := range sparse(t) {
+		cfg := tinyConfig()
+		cfg.MaxRunning, cfg.StepTokens = 8, 24
+		e := start(t, name, cfg, torch.BFloat16, 0)
+		var reqs []rollout.Request
+		for i, p := range prompts(12) {
+			reqs = append(reqs, request(p, 20, 0.7, uint64(i)))
+		}
+		out := make([]rollout.Completion, len(reqs))
+		var wg sync.WaitGroup
+		for i, r := range reqs {
+			wg.Go(func() { out[i] = generate(t, e, r) })
+		}
+		wg.Wait()
+		do(t, func(s *torch.Scope) error {
+			m, err := model.Load(s, path(name), torch.BFloat16)
+			for i, c := range out {
+				if err != nil {
+					return err
+				}
+				var logp []float32
+				if logp, err = trainer(s, m, reqs[i], c); err != nil {
+					return err
+				}
+				for j, g := range c.Tokens {
+					if g.LogP() != logp[j] {
+						t.Fatalf("%s request %d token %d: log-prob %v in the engine, %v in the trainer", name, i, j, g.LogP(), logp[j])
+					}
+				}
+			}
+			return err
 		})
 	}
 }
@@ -119,14 +155,7 @@ func TestAGroupSharesItsPromptAndTheNextTurnIsADelta(t *testing.T) {
 	for i := range out {
 		wg.Go(func() { out[i] = generate(t, e, request(prompt, 12, 1, uint64(i))) })
 	}
-	for queued := 0; queued < len(out); { // all are there before the engine runs
-		e.mu.Lock()
-		queued = len(e.inbox.requests)
-		e.mu.Unlock()
-		time.Sleep(time.Millisecond)
-	}
-	run(t, e)
-	refit(t, e, tiny, 0)
+	serveQueued(t, e, tiny, len(out))
 	wg.Wait()
 	if s := e.Stats(); s.PrefillRows != int64(len(prompt)) || s.PrefixHits != int64(15*len(prompt)) || s.Generated != 16*12 {
 		t.Errorf("a prompt of %d tokens for 16: %+v", len(prompt), s)

@@ -98,6 +98,19 @@ func start(t *testing.T, name string, cfg Config, d torch.DType, pages int) *Eng
 	return e
 }
 
+// serveQueued runs e, with the named model as version 0, once n requests wait.
+func serveQueued(t *testing.T, e *Engine, name string, n int) {
+	t.Helper()
+	for queued := 0; queued < n; {
+		e.mu.Lock()
+		queued = len(e.inbox.requests)
+		e.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	run(t, e)
+	refit(t, e, name, 0)
+}
+
 // weights calls f with the named model's float32 weights, as policy version v has them: other ones for each v.
 func weights(s *torch.Scope, name string, v int32, f func(*model.Model) error) error {
 	m, err := model.Load(s, path(name), torch.Float32)
@@ -156,11 +169,11 @@ func same(a, b rollout.Completion) error {
 	return nil
 }
 
-// entry reads a matrix of the reference.
+// entry reads a tensor of the reference as a matrix.
 func entry[T torch.Number](t *testing.T, f *torch.SafeTensors, name string) (rows, columns int, values []T) {
 	t.Helper()
 	x, ok := f.Lookup(name)
-	if !ok || len(x.Shape) != 2 {
+	if !ok || len(x.Shape) < 2 {
 		t.Fatalf("no matrix %s in the reference", name)
 	}
 	do(t, func(s *torch.Scope) error {
@@ -169,7 +182,7 @@ func entry[T torch.Number](t *testing.T, f *torch.SafeTensors, name string) (row
 		values = torch.Values[T](m)
 		return nil
 	})
-	return x.Shape[0], x.Shape[1], values
+	return x.Shape[0], len(values) / x.Shape[0], values
 }
 
 func prompts(n int) [][]int32 {

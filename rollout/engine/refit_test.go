@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -17,7 +19,7 @@ import (
 )
 
 // refitInFlight generates n tokens while the weights become those of version 1, and returns the completion and where that was.
-func refitInFlight(t *testing.T, e *Engine, prompt []int32, n int) (c rollout.Completion, at int) {
+func refitInFlight(t *testing.T, e *Engine, name string, prompt []int32, n int) (c rollout.Completion, at int) {
 	t.Helper()
 	started := make(chan struct{})
 	r := request(prompt, n, 0, 0)
@@ -26,7 +28,7 @@ func refitInFlight(t *testing.T, e *Engine, prompt []int32, n int) (c rollout.Co
 	var wg sync.WaitGroup
 	wg.Go(func() { c = generate(t, e, r) })
 	<-started
-	refit(t, e, tiny, 1)
+	refit(t, e, name, 1)
 	wg.Wait()
 	for i, g := range c.Tokens {
 		if i > 0 && g.Version() < c.Tokens[i-1].Version() {
@@ -46,7 +48,7 @@ func TestAfterARefitInFlightTokensAreThoseOfTheNewWeights(t *testing.T) {
 	for _, d := range dtypes {
 		prompt := count(100, 3)
 		e := start(t, tiny, tinyConfig(), d, 0)
-		c, at := refitInFlight(t, e, prompt, 150)
+		c, at := refitInFlight(t, e, tiny, prompt, 150)
 		fresh := idle(t, tiny, tinyConfig(), d, 0)
 		run(t, fresh)
 		refit(t, fresh, tiny, 1)
@@ -71,7 +73,7 @@ func TestRefitKeepGoesOnWithTheCacheButStartsNothingOnIt(t *testing.T) {
 	cfg.RefitKV = RefitKeep
 	prompt := count(100, 3)
 	e := start(t, tiny, cfg, torch.Float32, 0)
-	refitInFlight(t, e, prompt, 150)
+	refitInFlight(t, e, tiny, prompt, 150)
 	if s := e.Stats(); s.PrefillRows != 100 {
 		t.Errorf("%d rows of prompts, want the 100 before the refit", s.PrefillRows)
 	}
@@ -100,6 +102,9 @@ func TestAMissingParameterIsNamedAndTheOldVersionServesOn(t *testing.T) {
 			return nil
 		})
 	})
+	if err := e.LoadFile(context.Background(), 1, path("llama_mha_bias")); err == nil || !strings.Contains(err.Error(), "version 1") {
+		t.Error("the file of another model:", err)
+	}
 	after := generate(t, e, request(count(9, 0), 5, 0, 0))
 	if err := same(before, after); err != nil || after.Tokens[4].Version() != 0 {
 		t.Errorf("after the refused weights: %v, version %d", err, after.Tokens[4].Version())
@@ -107,6 +112,55 @@ func TestAMissingParameterIsNamedAndTheOldVersionServesOn(t *testing.T) {
 	if err := e.Load(context.Background(), -1, nil); err == nil {
 		t.Error("a negative version was taken")
 	}
+}
+
+// Case W2 of what users reported: after a refit each of the engine's tensors is the given one, the tied head with the embedding, which
+// alone already changes the logits.
+func TestAfterARefitEveryTensorIsTheGivenOneAndTheTiedHeadToo(t *testing.T) {
+	const name = "llama_tied_rope_llama3"
+	for _, d := range dtypes {
+		e := start(t, name, tinyConfig(), d, 0)
+		r := request(count(9, 0), 5, 1, 0)
+		before := generate(t, e, r)
+		do(t, func(s *torch.Scope) error {
+			return weights(s, name, 0, func(m *model.Model) error {
+				given := m.Params()
+				s.NoGrad(func(s *torch.Scope) torch.Tensor {
+					i := slices.IndexFunc(given, func(p model.Param) bool { return p.Name == "model.embed_tokens.weight" })
+					// Rows are turned by one: what a row times the old head would be is another token's.
+					return s.Copy_(given[i].Tensor, s.Call("aten::roll", given[i].Tensor, []int{1}, []int{0})[0])
+				})
+				if err := e.Load(context.Background(), 1, given); err != nil {
+					return err
+				}
+				after := generate(t, e, r)
+				held := model.New(s, m.Config, d)
+				if err := held.CopyFrom(s, given); err != nil {
+					return err
+				}
+				if logp, err := trainer(s, held, r, after); err != nil || same(before, after) == nil || logp[0] != after.Tokens[0].LogP() {
+					t.Errorf("%s: log-probs %v, the trainer's %v, before the refit %v; %v", d, after.Tokens, logp, before.Tokens, err)
+				}
+				var want []string
+				for _, p := range held.Params() {
+					want = append(want, digest(p))
+				}
+				return e.load(context.Background(), 2, func(_ *torch.Scope, m *model.Model) error { // the engine's own
+					for i, p := range m.Params() {
+						if i >= len(want) || digest(p) != want[i] {
+							t.Errorf("%s: %s is another tensor than the one given", d, p.Name)
+						}
+					}
+					return nil
+				})
+			})
+		})
+	}
+}
+
+// digest tells a parameter's name, shape and bits.
+func digest(p model.Param) string {
+	return fmt.Sprintf("%s %v %x", p.Name, p.Tensor.Shape(), sha256.Sum256(fmt.Append(nil, torch.Values[float32](p.Tensor))))
 }
 
 func TestNothingIsServedBeforeTheFirstWeightsNorAfterTheEnd(t *testing.T) {

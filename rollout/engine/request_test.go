@@ -2,7 +2,11 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -70,6 +74,55 @@ func TestStops(t *testing.T) {
 	generate(t, e, request(count(3, 0), 3, 1, 0)) // and the engine goes on
 }
 
+// Case T7 of what users reported: a completion of its stop alone is one, with a log-prob to train on.
+func TestACompletionMayBeItsStopAlone(t *testing.T) {
+	e := start(t, tiny, tinyConfig(), torch.Float32, 0)
+	r := request([]int32{3, 4}, 8, 1, 0)
+	first := generate(t, e, r).Tokens[0]
+	r.Sampling.StopIDs, r.Sampling.IgnoreEOS = []int32{first.ID()}, false
+	c := generate(t, e, r)
+	if len(c.Tokens) != 1 || c.Tokens[0] != first || c.Finish != rollout.FinishStop || c.NumStop != 1 || !first.Exact() || first.LogP() >= 0 {
+		t.Errorf("%+v, want %+v alone", c, first)
+	}
+}
+
+// Case L12 of what users reported: whatever shapes the sampling, the log-prob is that of softmax(logits/T), as the trainer finds it, and
+// the token is marked, so that a trajectory does not train on it.
+func TestShapedTokensKeepTheWholeDistributionsLogProbAndAreNotTrainedOn(t *testing.T) {
+	e := start(t, tiny, tinyConfig(), torch.Float32, 0)
+	do(t, func(s *torch.Scope) error {
+		m, err := model.Load(s, path(tiny), torch.Float32)
+		if err != nil {
+			return err
+		}
+		for i, sampling := range []rollout.Sampling{
+			{Temperature: 0.5, TopK: 5}, {Temperature: 1.5, TopP: 0.5}, {Temperature: 1, MinP: 0.2}, {Temperature: 0.7, Penalty: 1.3},
+			{Temperature: 1, Bias: map[int32]float32{7: 3}}, {}, {Penalty: 1.3},
+		} {
+			var tr rollout.Trajectory
+			if err := tr.Context(count(10, i)); err != nil {
+				return err
+			}
+			sampling.MaxTokens, sampling.IgnoreEOS = 12, true
+			r := tr.Request(sampling, nil)
+			c := generate(t, e, r)
+			logp, err := trainer(s, m, r, c)
+			if err != nil {
+				return err
+			}
+			for j, g := range c.Tokens {
+				if g.Exact() || math.Abs(float64(g.LogP()-logp[j])) > 1e-5 {
+					t.Errorf("%+v token %d: log-prob %v (exact: %v), want %v", sampling, j, g.LogP(), g.Exact(), logp[j])
+				}
+			}
+			if err := tr.Append(c); err != nil || tr.NumTrained() != 0 || tr.Len() != 22 {
+				t.Errorf("%+v: %d of %d tokens are trained on; %v", sampling, tr.NumTrained(), tr.Len(), err)
+			}
+		}
+		return nil
+	})
+}
+
 func TestTheModelsEndOfTextStopsToo(t *testing.T) {
 	l := limits{Config: model.Config{Vocab: 20, Context: 100, EOS: []int32{9}}, pages: 10}
 	q, err := newSequence(rollout.Request{IDs: []int32{1}, Sampling: rollout.Sampling{StopIDs: []int32{8}}}, l)
@@ -78,6 +131,51 @@ func TestTheModelsEndOfTextStopsToo(t *testing.T) {
 	}
 	if diff := cmp.Diff([]int32{8, 9}, q.stops); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Case T6 of what users reported: a text ends at what config.json names, at what generation_config.json names, and at what the request
+// names, whichever of them knows the id.
+func TestEveryFileThatKnowsAnEndOfTextIsHeard(t *testing.T) {
+	r := request(count(10, 0), 20, 0, 0)
+	end := generate(t, start(t, tiny, tinyConfig(), torch.Float32, 0), r).Tokens[0].ID()
+	config, err := os.ReadFile(filepath.Join(path(tiny), "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Sampling.IgnoreEOS = false
+	for _, tc := range []struct{ config, generation, request int32 }{{end, 318, 319}, {318, end, 319}, {318, 319, end}} {
+		dir, keys := t.TempDir(), map[string]any{}
+		if err := json.Unmarshal(config, &keys); err != nil {
+			t.Fatal(err)
+		}
+		keys["eos_token_id"] = tc.config
+		for name, keys := range map[string]any{"config.json": keys, "generation_config.json": map[string]any{"eos_token_id": tc.generation}} {
+			data, err := json.Marshal(keys)
+			if err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), data, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		weights, err := filepath.Abs(filepath.Join(path(tiny), "model.safetensors"))
+		if err = errors.Join(err, os.Symlink(weights, filepath.Join(dir, "model.safetensors"))); err != nil {
+			t.Fatal(err)
+		}
+		m, err := model.PeekConfig(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := New(tinyConfig(), m, torch.Float32, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, e)
+		if err := e.LoadFile(t.Context(), 0, dir); err != nil {
+			t.Fatal(err)
+		}
+		r.Sampling.StopIDs = []int32{tc.request}
+		if c := generate(t, e, r); len(c.Tokens) != 1 || c.Tokens[0].ID() != end || c.Finish != rollout.FinishStop {
+			t.Errorf("%+v: %d tokens, %s; want %d alone", tc, len(c.Tokens), c.Finish, end)
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ type scheduler struct {
 	waiting, running   []*sequence // each by arrival
 	arrivals           int64
 	counts             counts
+	routes             routes // by slot of the cache
 }
 
 // counts are totals since the start.
@@ -66,6 +67,7 @@ func (s *scheduler) drop(q *sequence) {
 	s.waiting = remove(s.waiting, q)
 	if q.leaf != nil {
 		s.running = remove(s.running, q)
+		s.routes.collect(q)
 		s.detach(q)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/molt-go/molt/rollout"
+	"github.com/molt-go/molt/torch/model"
 )
 
 // toy runs a scheduler on a cache that remembers, for each slot, the whole prefix that its token was computed with. The "model" is
@@ -16,11 +17,14 @@ type toy struct {
 	s     *scheduler
 	slots []uint64
 	epoch uint64
-	rows  int // computed so far
+	rows  int                    // computed so far
+	drawn map[*sequence][]uint64 // the epoch of each token
 }
 
 func newToy(t *testing.T, pages, running, budget int) *toy {
-	return &toy{t: t, s: newScheduler(pages, running, budget), slots: make([]uint64, pages*pageSize)}
+	y := &toy{t: t, s: newScheduler(pages, running, budget), slots: make([]uint64, pages*pageSize), drawn: map[*sequence][]uint64{}}
+	y.s.routes = newRoutes(model.MoE{Chosen: 2, Layers: []bool{true, false, true}}, len(y.slots))
+	return y
 }
 
 func text(ids []int32, max int) *sequence {
@@ -69,8 +73,17 @@ func (y *toy) step() (finished []*sequence) {
 		y.slots[b.Slots[row]] = states[row]
 	}
 	y.s.commit(p)
+	chosen := make([][]int64, 2)
+	for _, h := range states {
+		for l := range chosen {
+			chosen[l] = append(chosen[l], int64(h>>(32*l)&0xFFFF), int64(h>>(32*l+16)&0xFFFF))
+		}
+	}
+	y.s.routes.put(b.Slots, chosen)
 	for _, d := range p.draws {
 		q := d.seq
+		y.drawn[q] = append(y.drawn[q], y.epoch)
+		q.generated = append(q.generated, rollout.Generated{})
 		if states[d.row] != hash(q.ids, y.epoch) {
 			y.t.Fatalf("token %d of a sequence is drawn after another prefix", len(q.ids))
 		}
@@ -82,8 +95,36 @@ func (y *toy) step() (finished []*sequence) {
 		}
 		y.s.extend(q, next(q.ids, y.epoch))
 	}
+	for _, q := range finished {
+		y.checkRouted(q)
+	}
 	y.check()
 	return finished
+}
+
+// checkRouted: row i is of the pass that token i+1 was drawn from; the prompt's are of the first token's.
+func (y *toy) checkRouted(q *sequence) {
+	y.t.Helper()
+	epochs, got := y.drawn[q], q.routed.Experts
+	if len(epochs) == 0 && got == nil {
+		return
+	}
+	if n := q.prompt + len(epochs) - 1; len(got) != 4*n || q.routed.Layers != 2 || q.routed.K != 2 {
+		y.t.Fatalf("%d experts of %d × %d for %d positions", len(got), q.routed.Layers, q.routed.K, n)
+	}
+	h, last := uint64(0), epochs[0]+1
+	for i := 0; i < len(got)/4; i++ {
+		epoch := epochs[max(0, i-q.prompt+1)]
+		if h = rollout.MixSeed(h, uint64(q.ids[i])); epoch != last {
+			h = hash(q.ids[:i+1], epoch)
+		}
+		last = epoch
+		for j, e := range got[4*i : 4*i+4] {
+			if uint64(e) != h>>(16*j)&0xFFFF {
+				y.t.Fatalf("expert %d of position %d is another than the pass that the next token was drawn from had", j, i)
+			}
+		}
+	}
 }
 
 func (y *toy) slot(ranges, seqs []int32, seq, key int32) int32 {
@@ -322,7 +363,9 @@ func TestRandomLoadComputesEverySequenceExactly(t *testing.T) {
 				live = append(live, q)
 			}
 			if len(live) > 0 && r.IntN(4) == 0 {
-				y.s.drop(live[r.IntN(len(live))])
+				q := live[r.IntN(len(live))]
+				y.s.drop(q)
+				y.checkRouted(q)
 				y.check()
 			}
 			if r.IntN(50) == 0 {

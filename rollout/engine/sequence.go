@@ -29,6 +29,7 @@ type sequence struct {
 	matcher   rollout.Matcher
 	generated []rollout.Generated
 	top       [][]rollout.TopLogP
+	routed    rollout.Routed // as far as q has left its pages
 
 	mu    sync.Mutex
 	fresh []rollout.Generated // for OnToken

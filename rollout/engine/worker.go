@@ -22,7 +22,9 @@ type worker struct {
 
 func newWorker(s *torch.Scope, e *Engine) *worker {
 	m := model.New(s, e.limits.Config, e.dtype)
-	cache := m.NewCache(s, e.limits.pages*pageSize+1)
+	slots := e.limits.pages*pageSize + 1
+	cache := m.NewCache(s, slots)
+	e.sched.routes = newRoutes(e.limits.MoE, slots)
 	return &worker{engine: e, scope: s, model: m, cache: cache, version: -1, seen: map[[32]byte][][]float32{}}
 }
 
@@ -56,6 +58,7 @@ func (w *worker) step() (bool, error) {
 	var err error
 	w.scope.NoGrad(func(s *torch.Scope) torch.Tensor {
 		p.batch.Pad(int64(e.limits.pages) * pageSize)
+		p.batch.Routing = &model.Routing{}
 		var seen []model.Seen
 		var out model.Output
 		if seen, err = w.see(s, p.images); err == nil {
@@ -70,6 +73,7 @@ func (w *worker) step() (bool, error) {
 		return false, err
 	}
 	e.sched.commit(p)
+	e.sched.routes.put(p.batch.Slots, p.batch.Routing.Experts)
 	e.counts.Steps++
 	for i, d := range p.draws {
 		e.counts.Generated++

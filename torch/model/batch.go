@@ -188,8 +188,8 @@ func (m *Model) input(s *torch.Scope, b *Batch) input {
 		in.mask = torch.New(s, mask, 1, n)
 	}
 	if in.routing = b.Routing; in.routing != nil {
-		layers := m.MoE.before(len(m.MoE.Layers))
-		*in.routing = Routing{make([][]int64, layers), make([][]float32, layers), make([][]float32, layers)}
+		layers := m.MoE.NumSparse(len(m.MoE.Layers))
+		*in.routing = Routing{b.Routing.Weights, make([][]int64, layers), make([][]float32, layers), make([][]float32, layers)}
 	}
 	if len(b.Images) > 0 {
 		rows, features := make([]int64, len(b.Images)), make([]int32, len(b.Images))

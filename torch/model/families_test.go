@@ -101,7 +101,7 @@ func (f folder) padded(side string) (ids []int32, b *Batch, at []int32, width in
 	for i, id := range ids32 {
 		ids, real[i] = append(ids, int32(id)), mask[i] != 0
 	}
-	b = &Batch{Routing: &Routing{}}
+	b = &Batch{Routing: &Routing{Weights: true}}
 	for i := 0; i < len(ids); i += width {
 		at = append(at, b.AddPadded(ids[i:i+width], real[i:i+width])...)
 	}

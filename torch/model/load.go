@@ -101,7 +101,7 @@ func (w *weights) room() error {
 			room += shape[0]
 		}
 	}
-	sparse := w.MoE.before(len(w.MoE.Layers))
+	sparse := w.MoE.NumSparse(len(w.MoE.Layers))
 	if w.Layers > room || sparse*w.MoE.Experts > room {
 		return fmt.Errorf("a config of %d layers, %d with %d experts, for %d tensors", w.Layers, sparse, w.MoE.Experts, len(w.shapes))
 	}

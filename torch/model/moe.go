@@ -4,6 +4,7 @@ import "github.com/molt-go/molt/torch"
 
 // Routing is what the routers chose for the N rows of a batch, by sparse layer. Padding rows have entries that mean nothing.
 type Routing struct {
+	Weights bool        // asks for Gates and Logits too, each a copy out of torch; the experts are copied anyway
 	Experts [][]int64   // [N, chosen], in order of falling probability
 	Gates   [][]float32 // [N, chosen] what the experts' results were multiplied by
 	Logits  [][]float32 // [N, experts]
@@ -25,8 +26,10 @@ func (m *Model) moe(s *torch.Scope, i int, h, load torch.Tensor, in input) (y, t
 		gates = s.To(gates, m.DType)
 	}
 	if r := in.routing; r != nil {
-		k := m.MoE.before(i)
-		r.Experts[k], r.Gates[k], r.Logits[k] = chosen, torch.Values[float32](gates), torch.Values[float32](logits)
+		k := m.MoE.NumSparse(i)
+		if r.Experts[k] = chosen; r.Weights {
+			r.Gates[k], r.Logits[k] = torch.Values[float32](gates), torch.Values[float32](logits)
+		}
 	}
 	d := dispatch(chosen, in.real, m.MoE.Experts)
 	if in.mask != (torch.Tensor{}) {
@@ -47,8 +50,8 @@ func (m *Model) moe(s *torch.Scope, i int, h, load torch.Tensor, in input) (y, t
 	return s.Narrow(sum, 0, 0, len(in.real)), total
 }
 
-// before is the number of sparse layers before layer i.
-func (c MoE) before(i int) (n int) {
+// NumSparse is the number of sparse layers before layer i.
+func (c MoE) NumSparse(i int) (n int) {
 	for _, sparse := range c.Layers[:i] {
 		if sparse {
 			n++
@@ -96,7 +99,7 @@ func dispatch(chosen []int64, real []bool, experts int) shares {
 // balance is the load-balancing loss of load, summed over all sparse layers: experts × Σ share of choices × mean probability, as
 // transformers has it. The choices have no gradient.
 func (m *Model) balance(s *torch.Scope, load torch.Tensor, in input) torch.Tensor {
-	n := float64(max(in.numReal, 1) * m.MoE.before(m.Layers))
+	n := float64(max(in.numReal, 1) * m.MoE.NumSparse(m.Layers))
 	chosen, probs := s.Detach(s.Narrow(load, 0, 0, 1)), s.Narrow(load, 0, 1, 1)
 	return s.MulScalar(s.Sum(s.Mul(chosen, probs)), float64(m.MoE.Experts)/n/n)
 }
