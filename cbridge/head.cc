@@ -131,8 +131,8 @@ Tensor softcap(const Tensor& l, double cap) {
   return y;
 }
 
-// One id per row at quantile u of softmax(logits·inv_t), of which cuts leave (top-k, top-p, min-p; 0 is off), or the greedy one where inv_t is 0;
-// -1 where logits are NaN or infinite. Its log-prob, and what row_stats gives, are of the distribution before cuts.
+// One id per row at quantile u of softmax(logits·inv_t), of which cuts leave (top-k, top-p, min-p; 0 is off), or the greedy one where
+// inv_t is 0; -1 where logits are NaN or infinite. Its log-prob, and what row_stats gives, are of the distribution before cuts.
 std::tuple<Tensor, Tensor, Tensor> sample(const Tensor& l, const Tensor& inv_t, const Tensor& u, const c10::optional<Tensor>& cuts) {
   const RowKernels& kernels = row_kernels(is_half(l, "logits"));
   TORCH_CHECK(l.dim() == 2 && l.is_contiguous() && l.size(1) > 0 && l.size(1) < INT32_MAX - kRun,

@@ -60,7 +60,7 @@ struct RowKernels {
   void (*row_backward)(void* logits, int64_t v, float inv_t, float softcap, const float* stats, float entropy, const int64_t* ids, int k,
                        const float* dlogp, float dentropy);
   // The id at quantile u of the distribution, of which cut, where not null, leaves (top-k, top-p, min-p; 0 is off); inv_t = 0: the first of
-  // the largest logits, log-prob at temperature 1. stats and log-prob are before the cut. -1, without one, where logits are NaN or infinite.
+  // the largest logits, log-prob at temperature 1. stats and log-prob are before the cut. -1 where logits are NaN or infinite.
   // runs [v / kRun + 1] and, for a cut, lists [3 * (v + 16)] are scratch.
   int64_t (*row_sample)(const void* logits, int64_t v, float inv_t, double u, const double* cut, double* runs, float* lists, float* stats,
                         float* logp);

@@ -182,8 +182,8 @@ struct Sums {
   double ones, rest, t;
 };
 
-// Over the run of logits from the j0-th on: how many equal the largest, the sum of e^z of the others, and of z·e^z. A sum of probabilities near 1
-// so keeps the digits of what is missing to 1. e, where not null, takes all e^z.
+// Over a run of logits: how many equal the largest, the sum of e^z of the others, and of z·e^z. Where the largest has nearly all the
+// probability, the digits of the rest so stay. e, where not null, takes all e^z.
 template <class T>
 __attribute__((noinline)) Sums run_sums(const T* x, int64_t j0, int64_t end, float inv_t, float softcap, float top, float* e) {
   V a = {}, b = {}, c = {};
@@ -271,7 +271,9 @@ double mass(const float* y, const float* e, int64_t n, float t) {
   double s = 0;
   for (int64_t j0 = 0; j0 < n; j0 += kRun) {
     V a = {}, at = splat(t);
-    each(y, j0, least_of(n, j0 + kRun), 0, [&](int64_t j, V z) __attribute__((always_inline)) { a += less(z, at, V{}, e ? load(e + j) : splat(1)); });
+    each(y, j0, least_of(n, j0 + kRun), 0, [&](int64_t j, V z) __attribute__((always_inline)) {
+      a += less(z, at, V{}, e ? load(e + j) : splat(1));
+    });
     s += sum(a);
   }
   return s;
@@ -300,8 +302,8 @@ float bound(const float* y, const float* e, int64_t n, float least, float top, d
   return ordered(int32_t(a));
 }
 
-// Makes lists of the logits y that (top-k, top-p, min-p), 0 is off, may leave, their weights e and ids, and 0 of the weights that they drop.
-// Equal logits at the end of top-k all stay, at that of top-p those of the highest ids. It gives the lists' length.
+// Makes lists of the logits y that (top-k, top-p, min-p; 0 is off) may leave, their weights e and ids, and 0 of the weights that they
+// drop. Equal logits at the end of top-k all stay, at that of top-p those of the highest ids. It gives the lists' length.
 template <class T>
 int64_t truncate(const T* x, int64_t v, float top, float inv_t, const double* cut, double* runs, float* e, float* y, int32_t* ids) {
   bool top_k = cut[0] > 0 && cut[0] < v, top_p = cut[1] > 0 && cut[1] < 1;

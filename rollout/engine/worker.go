@@ -105,7 +105,8 @@ func (w *worker) draw(s *torch.Scope, h torch.Tensor, draws []draw) []drawn {
 // accept takes q's next token and reports whether q is finished with it.
 func (q *sequence) accept(t drawn, version int32) bool {
 	if t.id < 0 {
-		q.err = fmt.Errorf("engine: token %d of a request: the logits are NaN or infinite; weights of version %d", len(q.generated), version)
+		q.err = fmt.Errorf("engine: token %d of a request: the logits are NaN or infinite; weights of version %d",
+			len(q.generated), version)
 		return true
 	}
 	g, err := rollout.Mint(t.id, version, t.logp, q.sampling.Temperature, q.sampling.Exact())
