@@ -3,6 +3,8 @@
 #include "ops.h"
 
 #include <algorithm>
+#include <memory>
+#include <vector>
 
 namespace molt {
 namespace {
@@ -35,7 +37,7 @@ void chunks(const Tensor& h, const Tensor& w, int64_t chunk, F f) {
 }
 
 struct Scores {
-  Tensor logp, entropy, lse;
+  Tensor logp, entropy, stats;  // [N,K], [N], [N,2]: what row_stats gives
 };
 
 Scores head_forward(const Tensor& h, const Tensor& w, const Tensor& ids, const Tensor& inv_t, double softcap, int64_t chunk) {
@@ -43,16 +45,16 @@ Scores head_forward(const Tensor& h, const Tensor& w, const Tensor& ids, const T
   const RowKernels& kernels = row_kernels(is_half(h, "h"));
   int64_t n = h.size(0), v = w.size(0), k = ids.size(1);
   auto f32 = h.options().dtype(at::kFloat);
-  Scores s = {at::empty({n, k}, f32), at::empty({n}, f32), at::empty({n}, f32)};
-  float *logp = s.logp.data_ptr<float>(), *entropy = s.entropy.data_ptr<float>(), *lse = s.lse.data_ptr<float>();
+  Scores s = {at::empty({n, k}, f32), at::empty({n}, f32), at::empty({n, 2}, f32)};
+  float *logp = s.logp.data_ptr<float>(), *entropy = s.entropy.data_ptr<float>(), *stats = s.stats.data_ptr<float>();
   const float* it = inv_t.data_ptr<float>();
   const int64_t* id = ids.data_ptr<int64_t>();
   chunks(h, w, chunk, [&](int64_t a, int64_t num, const Tensor& l) {
     at::parallel_for(a, a + num, 1, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; r++) {
         const void* row = element(l, (r - a) * v);
-        kernels.row_stats(row, v, it[r], float(softcap), lse + r, entropy + r);
-        for (int64_t j = r * k; j < (r + 1) * k; j++) logp[j] = kernels.row_logp(row, id[j], it[r], float(softcap), lse[r]);
+        kernels.row_stats(row, v, it[r], float(softcap), stats + 2 * r, entropy + r, nullptr, nullptr);
+        for (int64_t j = r * k; j < (r + 1) * k; j++) logp[j] = kernels.row_logp(row, id[j], it[r], float(softcap), stats + 2 * r);
       }
     });
   });
@@ -65,13 +67,14 @@ std::tuple<Tensor, Tensor> head_backward(const Tensor& h, const Tensor& w, const
   const RowKernels& kernels = row_kernels(half);
   int64_t v = w.size(0), k = ids.size(1);
   Tensor dh = at::empty(h.sizes(), h.options()), dw;
-  const float *it = inv_t.data_ptr<float>(), *lse = s.lse.data_ptr<float>(), *entropy = s.entropy.data_ptr<float>(),
+  const float *it = inv_t.data_ptr<float>(), *stats = s.stats.data_ptr<float>(), *entropy = s.entropy.data_ptr<float>(),
               *gl = dlogp.data_ptr<float>(), *ge = dentropy.data_ptr<float>();
   const int64_t* id = ids.data_ptr<int64_t>();
   chunks(h, w, chunk, [&](int64_t a, int64_t num, Tensor l) {
     at::parallel_for(a, a + num, 1, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; r++)
-        kernels.row_backward(element(l, (r - a) * v), v, it[r], float(softcap), lse[r], entropy[r], id + r * k, int(k), gl + r * k, ge[r]);
+        kernels.row_backward(element(l, (r - a) * v), v, it[r], float(softcap), stats + 2 * r, entropy[r], id + r * k, int(k), gl + r * k,
+                             ge[r]);
     });
     l = l.narrow(0, 0, num);
     Tensor x = h.narrow(0, a, num), g = dh.narrow(0, a, num);
@@ -90,7 +93,7 @@ struct HeadFunction : torch::autograd::Function<HeadFunction> {
   static variable_list forward(AutogradContext* ctx, const Tensor& h, const Tensor& w, const Tensor& ids, const Tensor& inv_t,
                                double softcap, int64_t chunk) {
     Scores s = head_forward(h, w, ids, inv_t, softcap, chunk);
-    ctx->save_for_backward({h, w, ids, inv_t, s.lse, s.entropy});
+    ctx->save_for_backward({h, w, ids, inv_t, s.stats, s.entropy});
     ctx->saved_data["softcap"] = softcap;
     ctx->saved_data["chunk"] = chunk;
     return {s.logp, s.entropy};
@@ -128,22 +131,34 @@ Tensor softcap(const Tensor& l, double cap) {
   return y;
 }
 
-// One id per row at quantile u of softmax(logits·inv_t), or the greedy one where inv_t is 0, and its log-prob.
-std::tuple<Tensor, Tensor> sample(const Tensor& l, const Tensor& inv_t, const Tensor& u) {
+// One id per row at quantile u of softmax(logits·inv_t), of which cuts leave (top-k, top-p, min-p; 0 is off), or the greedy one where
+// inv_t is 0; -1 where logits are NaN or infinite. Its log-prob, and what row_stats gives, are of the distribution before cuts.
+std::tuple<Tensor, Tensor, Tensor> sample(const Tensor& l, const Tensor& inv_t, const Tensor& u, const c10::optional<Tensor>& cuts) {
   const RowKernels& kernels = row_kernels(is_half(l, "logits"));
-  TORCH_CHECK(l.dim() == 2 && l.is_contiguous() && l.size(1) > 0, "logits must be contiguous [rows, vocabulary], not ", l.sizes());
+  TORCH_CHECK(l.dim() == 2 && l.is_contiguous() && l.size(1) > 0 && l.size(1) < INT32_MAX - kRun,
+              "logits must be contiguous [rows, vocabulary], not ", l.sizes());
   int64_t n = inv_t.numel(), v = l.size(1);  // rows past the temperatures are padding
   TORCH_CHECK(inv_t.scalar_type() == at::kFloat && inv_t.dim() == 1 && inv_t.is_contiguous() && n <= l.size(0),
               "inv_t must be contiguous float32 of at most ", l.size(0), " rows");
   TORCH_CHECK(u.scalar_type() == at::kDouble && u.sizes() == inv_t.sizes() && u.is_contiguous(), "u must be contiguous float64 of ", n,
               " rows");
-  Tensor ids = at::empty({n}, l.options().dtype(at::kLong)), logp = at::empty({n}, l.options().dtype(at::kFloat));
+  bool some = cuts && cuts->defined();
+  TORCH_CHECK(!some || (cuts->scalar_type() == at::kDouble && cuts->is_contiguous() && cuts->sizes() == at::IntArrayRef({n, 3})),
+              "cuts must be contiguous float64 [", n, ",3]");
+  auto f32 = l.options().dtype(at::kFloat);
+  Tensor ids = at::empty({n}, l.options().dtype(at::kLong)), logp = at::empty({n}, f32), stats = at::empty({n, 2}, f32);
   at::parallel_for(0, n, 1, [&](int64_t a, int64_t b) {
-    for (int64_t r = a; r < b; r++)
-      kernels.row_sample(element(l, r * v), v, inv_t.data_ptr<float>()[r], u.data_ptr<double>()[r], ids.data_ptr<int64_t>() + r,
-                         logp.data_ptr<float>() + r);
+    std::vector<double> runs(v / kRun + 1);
+    std::unique_ptr<float[]> lists(some ? new float[3 * (v + 16)] : nullptr);
+    for (int64_t r = a; r < b; r++) {
+      const double* cut = some ? cuts->data_ptr<double>() + 3 * r : nullptr;
+      ids.data_ptr<int64_t>()[r] =
+          kernels.row_sample(element(l, r * v), v, inv_t.data_ptr<float>()[r], u.data_ptr<double>()[r],
+                             cut && (cut[0] > 0 || (cut[1] > 0 && cut[1] < 1) || cut[2] > 0) ? cut : nullptr, runs.data(), lists.get(),
+                             stats.data_ptr<float>() + 2 * r, logp.data_ptr<float>() + r);
+    }
   });
-  return {ids, logp};
+  return {ids, logp, stats};
 }
 
 }  // namespace
@@ -168,7 +183,7 @@ TORCH_LIBRARY(molt, m) {
   m.def("act_mul(Tensor gate_up, bool gelu) -> Tensor");
   m.def("softcap(Tensor logits, float cap) -> Tensor");
   m.def("lm_logp(Tensor h, Tensor w, Tensor ids, Tensor inv_t, float softcap, int chunk) -> (Tensor, Tensor)");
-  m.def("sample(Tensor logits, Tensor inv_t, Tensor u) -> (Tensor, Tensor)");
+  m.def("sample(Tensor logits, Tensor inv_t, Tensor u, Tensor? cuts=None) -> (Tensor, Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(molt, CPU, m) {
   molt::register_attention_cpu(m);

@@ -7,6 +7,7 @@ namespace molt {
 
 constexpr int kTile = 64;      // keys per tile, aligned on the logical index
 constexpr int kMaxIds = 256;   // ids scored in one row of logits
+constexpr int kRun = 1024;     // logits whose exponentials are summed in float32 before they enter a double sum
 constexpr int kBlockRows = 16; // query rows that share a tile's conversion to float32
 
 // Rows of q, k, v may be strided; their heads and elements are contiguous.
@@ -51,14 +52,18 @@ struct RowKernels {
   void (*act_mul)(const void* gate_up, bool gelu, int64_t n, int inner, void* y);
   void (*act_mul_backward)(const void* gate_up, bool gelu, const void* dy, int64_t n, int inner, void* dgate_up);
   void (*softcap)(const void* x, int64_t n, float cap, float* y);
-  // log-sum-exp and entropy of a row of logits times inv_t (capped first).
-  void (*row_stats)(const void* logits, int64_t v, float inv_t, float softcap, float* lse, float* entropy);
-  float (*row_logp)(const void* logits, int64_t id, float inv_t, float softcap, float lse);
+  // Of a row of logits times inv_t (capped first): stats, the largest logit and the log of the sum of e^((logit - largest)·inv_t), and the
+  // entropy. Where not null, runs takes that sum by kRun logits, and e [v rounded up to 16] its terms.
+  void (*row_stats)(const void* logits, int64_t v, float inv_t, float softcap, float* stats, float* entropy, double* runs, float* e);
+  float (*row_logp)(const void* logits, int64_t id, float inv_t, float softcap, const float* stats);
   // logits become their gradient, given those of K log-probs and of the entropy.
-  void (*row_backward)(void* logits, int64_t v, float inv_t, float softcap, float lse, float entropy, const int64_t* ids, int k,
+  void (*row_backward)(void* logits, int64_t v, float inv_t, float softcap, const float* stats, float entropy, const int64_t* ids, int k,
                        const float* dlogp, float dentropy);
-  // The id at quantile u of the distribution; inv_t = 0: the first of the largest logits, log-prob at temperature 1.
-  void (*row_sample)(const void* logits, int64_t v, float inv_t, double u, int64_t* id, float* logp);
+  // The id at quantile u of the distribution, of which cut, where not null, leaves (top-k, top-p, min-p; 0 is off); inv_t = 0: the first of
+  // the largest logits, log-prob at temperature 1. stats and log-prob are before the cut. -1 where logits are NaN or infinite.
+  // runs [v / kRun + 1] and, for a cut, lists [3 * (v + 16)] are scratch.
+  int64_t (*row_sample)(const void* logits, int64_t v, float inv_t, double u, const double* cut, double* runs, float* lists, float* stats,
+                        float* logp);
 };
 
 struct ProductKernels {

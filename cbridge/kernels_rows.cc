@@ -135,11 +135,12 @@ void act_mul_backward(const void* gate_up, bool gelu, const void* dout, int64_t 
   }
 }
 
-inline V capped(V x, float softcap) {
-  if (softcap != 0)
-    for (int j = 0; j < 16; j++) x[j] = softcap * tanhf(x[j] / softcap);
+// Apart, as is `last`: a loop with lanes taken one by one keeps its vectors in memory.
+__attribute__((noinline, cold)) V cap(V x, float softcap) {
+  for (int j = 0; j < 16; j++) x[j] = softcap * tanhf(x[j] / softcap);
   return x;
 }
+inline V capped(V x, float softcap) { return softcap == 0 ? x : cap(x, softcap); }
 
 template <class T>
 void softcap(const void* in, int64_t n, float cap, float* out) {
@@ -147,117 +148,231 @@ void softcap(const void* in, int64_t n, float cap, float* out) {
 }
 
 template <class T>
-inline V tail(const T* x, int64_t left, float fill) {
-  V v = splat(fill);
-  for (int64_t j = 0; j < left; j++) v[j] = get(x + j);
-  return v;
+__attribute__((noinline, cold)) V last(const T* x, int64_t num, float softcap) {
+  V y = {};
+  for (int64_t i = 0; i < num; i++) y[i] = get(x + i);
+  y = capped(y, softcap);
+  for (int64_t i = num; i < 16; i++) y[i] = -INFINITY;
+  return y;
+}
+// f takes the capped logits of [j, end), sixteen at a time; those past the end are -inf.
+template <class T, class F>
+inline void each(const T* x, int64_t j, int64_t end, float softcap, F f) {
+  for (; softcap == 0 && j + 16 <= end; j += 16) f(j, load(x + j));
+  for (; j + 16 <= end; j += 16) f(j, cap(load(x + j), softcap));
+  if (j < end) f(j, last(x + j, end - j, softcap));
 }
 
 template <class T>
-__attribute__((noinline)) float row_max(const T* x, int64_t v, float inv_t, float softcap) {
+inline V lane_max(const T* x, int64_t j, int64_t end) {
   V m = splat(-INFINITY);
-  int64_t j = 0;
-  for (; j + 16 <= v; j += 16) m = vmax(load(x + j), m);
-  if (j < v) m = vmax(tail(x + j, v - j, -INFINITY), m);
+  each(x, j, end, 0, [&](int64_t, V y) __attribute__((always_inline)) { m = vmax(y, m); });
+  return m;
+}
+inline int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// The log of a probability but for the sum: (y - top)·inv_t, which is exact to its own rounding however small the temperature. No lower
+// than what e^z makes 0, lest 0·-inf be NaN.
+inline V scaled(V y, float top, float inv_t) {
+  V z = (y - top) * inv_t, low = splat(-88);
+  return less(z, low, low, z);
+}
+
+struct Sums {
+  double ones, rest, t;
+};
+
+// Over a run of logits: how many equal the largest, the sum of e^z of the others, and of z·e^z. Where the largest has nearly all the
+// probability, the digits of the rest so stay. e, where not null, takes all e^z.
+template <class T>
+__attribute__((noinline)) Sums run_sums(const T* x, int64_t j0, int64_t end, float inv_t, float softcap, float top, float* e) {
+  V a = {}, b = {}, c = {};
+  each(x, j0, end, softcap, [&](int64_t j, V y) __attribute__((always_inline)) {
+    V z = scaled(y, top, inv_t), p = vexp(z), other = less(z, V{}, p, z);
+    a += p - other, b += other, c += p * z;
+    if (e) store(e + j, p);
+  });
+  return {sum(a), sum(b), sum(c)};
+}
+
+template <class T>
+void row_stats(const void* logits, int64_t v, float inv_t, float softcap, float* stats, float* entropy, double* runs, float* e) {
+  const T* x = (const T*)logits;
+  V m = lane_max(x, 0, v);
   float best = m[0];
   for (int i = 1; i < 16; i++) best = m[i] > best ? m[i] : best;
-  return capped(splat(best), softcap)[0] * inv_t;  // both are monotone
-}
-
-constexpr int64_t kRun = 1024;  // logits whose exponentials are summed in float32 before they enter the double sum
-
-// Sum of e^z and of z·e^z over x[j0..j1), z = x·inv_t - max.
-template <class T>
-__attribute__((noinline)) void run_sum(const T* x, int64_t j0, int64_t j1, float inv_t, float softcap, float top, double* s, double* t) {
-  V a = {}, b = {};
-  int64_t j = j0;
-  for (; j + 16 <= j1; j += 16) {
-    V z = capped(load(x + j), softcap) * inv_t - top, e = vexp(z);
-    a += e;
-    b += e * z;
-  }
-  if (j < j1) {
-    V z = capped(tail(x + j, j1 - j, 0), softcap) * inv_t - top, e = vexp(z);
-    for (int64_t i = j1 - j; i < 16; i++) e[i] = 0;
-    a += e;
-    b += e * z;
-  }
-  *s = sum(a), *t = sum(b);
-}
-
-template <class T>
-void row_stats(const void* logits, int64_t v, float inv_t, float softcap, float* lse, float* entropy) {
-  const T* x = (const T*)logits;
-  float top = row_max(x, v, inv_t, softcap);
-  double s = 0, t = 0;
+  float top = capped(splat(best), softcap)[0];  // it is monotone
+  Sums all = {};
   for (int64_t j = 0; j < v; j += kRun) {
-    double ds, dt;
-    run_sum(x, j, j + kRun < v ? j + kRun : v, inv_t, softcap, top, &ds, &dt);
-    s += ds, t += dt;
+    Sums s = run_sums(x, j, least_of(v, j + kRun), inv_t, softcap, top, e);
+    all.ones += s.ones, all.rest += s.rest, all.t += s.t;
+    if (runs) runs[j / kRun] = s.ones + s.rest;
   }
-  *lse = float(top + log(s));
-  *entropy = float(log(s) - t / s);
+  double log_sum = log1p(all.ones - 1 + all.rest);
+  stats[0] = top, stats[1] = float(log_sum);
+  *entropy = float(log_sum - all.t / (all.ones + all.rest));
 }
 
 template <class T>
-float row_logp(const void* logits, int64_t id, float inv_t, float softcap, float lse) {
-  return capped(splat(get((const T*)logits + id)), softcap)[0] * inv_t - lse;
+float row_logp(const void* logits, int64_t id, float inv_t, float softcap, const float* stats) {
+  float y = capped(splat(get((const T*)logits + id)), softcap)[0];
+  return float(__builtin_fma(double(y) - stats[0], double(inv_t), -double(stats[1])));
 }
 
 template <class T>
-void row_backward(void* logits, int64_t v, float inv_t, float softcap, float lse, float entropy, const int64_t* ids, int k,
+void row_backward(void* logits, int64_t v, float inv_t, float softcap, const float* stats, float entropy, const int64_t* ids, int k,
                   const float* dlogp, float dentropy) {
   T* x = (T*)logits;
   float g = 0, raw[kMaxIds];
   for (int i = 0; i < k; i++) g += dlogp[i], raw[i] = get(x + ids[i]);
   auto slope = [&](V y) { return softcap == 0 ? splat(inv_t) : inv_t * (1 - (y / softcap) * (y / softcap)); };
-  for (int64_t j = 0; j < v; j += 16) {
-    bool whole = j + 16 <= v;
-    V y = capped(whole ? load(x + j) : tail(x + j, v - j, 0), softcap), lp = y * inv_t - lse, p = vexp(lp);
+  each(x, 0, v, softcap, [&](int64_t j, V y) __attribute__((always_inline)) {
+    V lp = scaled(y, stats[0], inv_t) - stats[1], p = vexp(lp);
     V d = -p * (g + dentropy * (lp + entropy)) * slope(y);
-    if (whole) {
+    if (j + 16 <= v) {
       store(x + j, d);
     } else {
       for (int64_t i = 0; i < v - j; i++) set(x + j + i, d[i]);
     }
-  }
+  });
   for (int i = 0; i < k; i++) set(x + ids[i], get(x + ids[i]) + dlogp[i] * slope(capped(splat(raw[i]), softcap))[0]);
 }
 
-template <class T>
-void row_sample(const void* logits, int64_t v, float inv_t, double u, int64_t* id, float* logp) {
-  const T* x = (const T*)logits;
-  float lse, entropy, t = inv_t == 0 ? 1 : inv_t;
-  row_stats<T>(x, v, t, 0, &lse, &entropy);
-  float top = row_max(x, v, t, 0);
-  int64_t pick = -1, last = 0;
-  if (inv_t == 0) {
-    for (int64_t j = 0; j < v && pick < 0; j++)
-      if (get(x + j) == top) pick = j;
-  } else {
-    double left = u * exp(double(lse) - top);
-    for (int64_t j0 = 0; j0 < v && pick < 0; j0 += kRun) {
-      int64_t j1 = j0 + kRun < v ? j0 + kRun : v;
-      double s, unused;
-      run_sum(x, j0, j1, t, 0, top, &s, &unused);
-      if (s > 0) last = j0;
-      if (left >= s) {
-        left -= s;
-        continue;
-      }
-      for (int64_t j = j0; j < j1 && pick < 0; j++) {
-        float e = exp1(get(x + j) * t - top);
-        if (e > 0) last = j;
-        if ((left -= e) < 0) pick = j;
-      }
-      if (pick < 0) pick = last;  // rounding left a crumb: the last id of the run that has a probability
-    }
-    if (pick < 0)  // u was within rounding of 1
-      for (int64_t j = last; j < v && j < last + kRun; j++)
-        if (exp1(get(x + j) * t - top) > 0) pick = j;
+// The first of n weights whose sum with those before it is above left, from which those before are taken. Where rounding leaves a crumb
+// behind the last weight it is the last that is not 0, within which the end is then looked for.
+template <class F>
+inline int64_t walk(int64_t n, double* left, F weight) {
+  int64_t last = 0;
+  for (int64_t i = 0; i < n; i++) {
+    double w = weight(i);
+    if (*left < w) return i;
+    if (w > 0) last = i;
+    *left -= w;
   }
-  *id = pick < 0 ? 0 : pick;
-  *logp = row_logp<T>(x, *id, t, 0, lse);
+  *left = INFINITY;
+  return last;
+}
+
+// The id at quantile u of weights, sixteen of which are e(j), and whose sums by runs are known.
+template <class E>
+int64_t pick(int64_t v, double u, const double* runs, E e) {
+  double left = 0;
+  int64_t n = (v + kRun - 1) / kRun;
+  for (int64_t r = 0; r < n; r++) left += runs[r];
+  left *= u;
+  int64_t j = walk(n, &left, [&](int64_t r) { return runs[r]; }) * kRun, num = (v - j < kRun ? v - j + 15 : kRun) / 16;
+  j += 16 * walk(num, &left, [&](int64_t i) { return sum(e(j + 16 * i)); });
+  V last = e(j);
+  return j + walk(16, &left, [&](int64_t i) { return last[i]; });
+}
+
+// The sum of the weights e, null: 1 each, of those y that are not below t.
+double mass(const float* y, const float* e, int64_t n, float t) {
+  double s = 0;
+  for (int64_t j0 = 0; j0 < n; j0 += kRun) {
+    V a = {}, at = splat(t);
+    each(y, j0, least_of(n, j0 + kRun), 0, [&](int64_t j, V z) __attribute__((always_inline)) {
+      a += less(z, at, V{}, e ? load(e + j) : splat(1));
+    });
+    s += sum(a);
+  }
+  return s;
+}
+
+// Float32 by order: the integer that a number is read as, those below 0 turned round.
+int32_t order(float f) {
+  int32_t i;
+  memcpy(&i, &f, 4);
+  return i ^ ((i >> 31) & 0x7fffffff);
+}
+float ordered(int32_t i) {
+  float f;
+  i ^= (i >> 31) & 0x7fffffff;
+  memcpy(&f, &i, 4);
+  return f;
+}
+
+// The largest number, from least to the largest y, from which on the weights reach need; least where none does.
+float bound(const float* y, const float* e, int64_t n, float least, float top, double need) {
+  int64_t a = order(least), b = order(top + 0.f) + int64_t(1);  // -0 is 0
+  while (b - a > 1) {
+    int64_t mid = a + (b - a) / 2;
+    (mass(y, e, n, ordered(int32_t(mid))) >= need ? a : b) = mid;
+  }
+  return ordered(int32_t(a));
+}
+
+// Makes lists of the logits y that (top-k, top-p, min-p; 0 is off) may leave, their weights e and ids, and 0 of the weights that they
+// drop. Equal logits at the end of top-k all stay, at that of top-p those of the highest ids. It gives the lists' length.
+template <class T>
+int64_t truncate(const T* x, int64_t v, float top, float inv_t, const double* cut, double* runs, float* e, float* y, int32_t* ids) {
+  bool top_k = cut[0] > 0 && cut[0] < v, top_p = cut[1] > 0 && cut[1] < 1;
+  double total = 0, drop = 0;
+  float floor = float(cut[2]);
+  int64_t n = 0, num = (v + kRun - 1) / kRun;
+  for (int64_t r = 0; r < num; r++) total += runs[r];
+  float least = -INFINITY;
+  if (top_k) {  // is at least the k-th largest of the largest in as many parts of the row
+    int64_t parts = 0;
+    for (int64_t j = 0; j < v; j += 256, parts += 16) store(y + parts, lane_max(x, j, least_of(v, j + 256)));
+    if (cut[0] <= parts) least = bound(y, nullptr, parts, least, top, cut[0]);
+    floor = 0;
+  } else if (top_p && floor < (1 - cut[1]) * total / v / 2) {  // together less than 1 - p
+    floor = (1 - cut[1]) * total / v / 2;
+  }
+  V lo = splat(least), low = splat(floor);
+  each(x, 0, v, 0, [&](int64_t j0, V z) __attribute__((always_inline)) {
+    if (sum(less(z, lo, V{}, less(load(e + j0), low, V{}, splat(1)))) == 0) return;
+    for (int64_t j = j0; j < least_of(v, j0 + 16); j++) {
+      float logit = get(x + j), p = e[j];
+      y[n] = logit, e[n] = p, ids[n] = int32_t(j);
+      n += int(logit >= least) & int(p >= floor);
+    }
+  });
+  store(e + n, V{});
+  if (top_k) least = bound(y, nullptr, n, least, top, cut[0]);
+  if (top_p) {
+    double need = cut[1] * (top_k ? mass(y, e, n, least) : total);
+    least = bound(y, e, n, least, top, need);
+    float weight = vexp(scaled(splat(least), top, inv_t))[0], next = ordered(order(least) + 1);
+    drop = mass(y, nullptr, n, least) - mass(y, nullptr, n, next) - ceil((need - mass(y, e, n, next)) / weight);
+  }
+  for (int64_t j = 0; drop > 0; j++)
+    if (y[j] == least) e[j] = 0, drop--;
+  for (int64_t j0 = 0; j0 < n; j0 += kRun) {
+    V a = {};
+    each(y, j0, least_of(n, j0 + kRun), 0, [&](int64_t j, V z) __attribute__((always_inline)) {
+      V p = less(z, splat(least), V{}, load(e + j));
+      p = less(p, splat(float(cut[2])), V{}, p);
+      store(e + j, p);
+      a += p;
+    });
+    runs[j0 / kRun] = sum(a);
+  }
+  return n;
+}
+
+template <class T>
+int64_t row_sample(const void* logits, int64_t v, float inv_t, double u, const double* cut, double* runs, float* lists, float* stats,
+                   float* logp) {
+  const T* x = (const T*)logits;
+  float entropy, t = inv_t == 0 ? 1 : inv_t, *e = lists, *y = lists + v + 16;
+  if (inv_t == 0) cut = nullptr;
+  row_stats<T>(x, v, t, 0, stats, &entropy, runs, cut ? e : nullptr);
+  float top = stats[0];
+  int64_t id = 0;
+  *logp = NAN;
+  if (!(stats[1] >= 0)) return -1;
+  if (cut) {
+    int32_t* ids = (int32_t*)(y + v + 16);
+    id = ids[pick(truncate(x, v, top, t, cut, runs, e, y, ids), u, runs, [&](int64_t j) { return load(e + j); })];
+  } else if (inv_t != 0) {
+    id = pick(v, u, runs, [&](int64_t j) { return vexp(scaled(j + 16 <= v ? load(x + j) : last(x + j, v - j, 0), top, t)); });
+  } else {
+    while (get(x + id) != top) id += id % kRun == 0 && runs[id / kRun] < 1 ? kRun : 1;
+  }
+  *logp = row_logp<T>(x, id, t, 0, stats);
+  return id;
 }
 
 }  // namespace

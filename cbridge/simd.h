@@ -13,6 +13,11 @@ typedef int32_t VI __attribute__((vector_size(64)));
 typedef uint32_t VU __attribute__((vector_size(64)));
 typedef uint16_t VH __attribute__((vector_size(32), aligned(2)));
 typedef uint16_t bf16;
+#if defined(__AVX2__)
+constexpr int kParts = 2;  // registers that hold a V
+#else
+constexpr int kParts = 4;
+#endif
 
 inline V splat(float x) { return x - V{}; }
 inline V load(const float* p) { return *(const V*)p; }
@@ -36,7 +41,21 @@ inline void set(bf16* p, float f) {
   memcpy(&b, &f, 4);
   *p = f == f ? uint16_t((b + 0x7fff + ((b >> 16) & 1)) >> 16) : uint16_t(b >> 16 | 0x40);
 }
-inline V vmax(V a, V b) { return a > b ? a : b; }
+// a < b ? yes : no, in parts as wide as the registers: GCC takes comparisons of wider vectors apart into single lanes.
+inline V less(V a, V b, V yes, V no) {
+#if defined(__AVX512F__)
+  return a < b ? yes : no;
+#else
+  typedef float Part __attribute__((vector_size(sizeof(V) / kParts)));
+  union Parts {
+    V v;
+    Part p[kParts];
+  } x = {a}, y = {b}, s = {yes}, n = {no};
+  for (int i = 0; i < kParts; i++) n.p[i] = x.p[i] < y.p[i] ? s.p[i] : n.p[i];
+  return n.v;
+#endif
+}
+inline V vmax(V a, V b) { return less(b, a, a, b); }
 inline float sum(V v) {  // a fixed tree
   float t[8];
   for (int i = 0; i < 8; i++) t[i] = v[i] + v[i + 8];
@@ -56,10 +75,8 @@ inline void turn(V* a) {
 // e^x within 2 ulp; below -87.3 it is 0, above 88.7 it is infinity.
 inline V vexp(V x) {
   const float magic = 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer
-  V low = splat(-87.3f), high = splat(88.72f);
-  V y = x < low ? low : x > high ? high : x;
-  V n = (y * 1.44269504f + magic) - magic;
-  V r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
+  V n = (x * 1.44269504f + magic) - magic;  // any number where x is outside; a NaN stays one
+  V r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   V p = splat(1.9875691500e-4f);
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
@@ -68,10 +85,7 @@ inline V vexp(V x) {
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
   VI bits = (VI)p + (__builtin_convertvector(n, VI) << 23);
-  V e = (V)bits;
-  e = x < low ? V{} : e;
-  e = x > high ? splat(INFINITY) : e;
-  return x == x ? e : x;
+  return less(x, splat(-87.3f), V{}, less(splat(88.72f), x, splat(INFINITY), (V)bits));
 }
 inline float exp1(float x) { return vexp(splat(x))[0]; }
 

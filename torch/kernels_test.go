@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -251,7 +252,7 @@ func TestSampleInvertsTheCumulativeDistribution(t *testing.T) {
 		for range us {
 			all = append(all, row...)
 		}
-		ids, logp := s.Sample(New(s, all, len(us), 4), New(s, invT), New(s, us))
+		ids, logp, _ := s.Sample(New(s, all, len(us), 4), New(s, invT), New(s, us), Tensor{})
 		want := []int64{0, 0, 1, 1, 2, 2, 3, 3, 3}
 		if diff := cmp.Diff(want, Values[int64](ids)); diff != "" {
 			t.Error(diff)
@@ -260,6 +261,75 @@ func TestSampleInvertsTheCumulativeDistribution(t *testing.T) {
 			if math.Abs(float64(lp)-math.Log(p[want[i]])) > 1e-6 {
 				t.Errorf("log-prob %d is %v", i, lp)
 			}
+		}
+	})
+}
+
+// However small the temperature, log-probs are right to float32's last digits, in Sample and LMLogP with the same bits, and so are the
+// entropy and the gradient.
+func TestLogProbsKeepTheirDigitsAtAnyTemperature(t *testing.T) {
+	do(t, func(s *Scope) {
+		r := rand.New(rand.NewPCG(9, 10))
+		const v = 1500
+		eye := s.Call("aten::eye", v, Float32)[0]
+		for _, temperature := range []float64{1e-6, 1e-3, 0.05, 1, 30} {
+			x := random(r, v)
+			for i := range x {
+				x[i] = 20 + 3*x[i]
+			}
+			near := slices.Max(x) // some are near the largest
+			for i := range 5 {
+				x[300*i] = float32(float64(near) - float64(i)*temperature)
+			}
+			x[7] = near - float32(15*temperature) // leaves 1 - 1e-7 and less to the rest where few others are near
+			invT := float32(1 / temperature)
+			top, sum, mean := float64(slices.Max(x)), 0.0, 0.0
+			z := func(i int) float64 { return (float64(x[i]) - top) * float64(invT) }
+			for i := range x {
+				sum += math.Exp(z(i))
+				mean += math.Exp(z(i)) * z(i)
+			}
+			entropy := math.Log(sum) - mean/sum
+			for _, i := range []int{0, 300, 600, 900, 7} {
+				h := New(s, x, 1, v).RequireGrad(true)
+				logp, ent := s.LMLogP(h, eye, New(s, []int64{int64(i)}, 1, 1), New(s, []float32{invT}), 0, 8)
+				_, _, stats := s.Sample(New(s, x, 1, v), New(s, []float32{invT}), New(s, []float64{0.5}), Tensor{})
+				st := Values[float32](stats)
+				want := z(i) - math.Log(sum)
+				if got := logp.Item(); math.Abs(got-want) > 2e-7*(1+math.Abs(want)) {
+					t.Errorf("temperature %v: log-prob %v, want %v", temperature, got, want)
+				}
+				if got := float64(float32(math.FMA(float64(x[i])-float64(st[0]), float64(invT), -float64(st[1])))); got != logp.Item() {
+					t.Errorf("temperature %v: log-prob %v by Sample's stats, %v by LMLogP", temperature, got, logp.Item())
+				}
+				if got := ent.Item(); math.Abs(got-entropy) > 1e-6*(1+entropy) {
+					t.Errorf("temperature %v: entropy %v, want %v", temperature, got, entropy)
+				}
+				for j, g := range Values[float32](s.Gradients([]Tensor{logp}, []Tensor{New(s, []float32{1}, 1, 1)}, []Tensor{h})[0]) {
+					p := math.Exp(z(j)) / sum
+					if d := -p; j != i && math.Abs(float64(g)-d*float64(invT)) > 1e-6*float64(invT)*p*(1-z(j))+1e-30 {
+						t.Fatalf("temperature %v: gradient %d is %v, want %v", temperature, j, g, d*float64(invT))
+					}
+				}
+			}
+		}
+	})
+}
+
+// A logit of -Inf has probability 0, and what else is computed stays finite.
+func TestInfinitelySmallLogitsHaveNoPart(t *testing.T) {
+	do(t, func(s *Scope) {
+		inf := float32(math.Inf(1))
+		h := New(s, []float32{1, 0, -1e38, -1}, 1, 4).RequireGrad(true)
+		logp, entropy := s.LMLogP(h, s.Call("aten::eye", 4, Float32)[0], New(s, []int64{0}, 1, 1), New(s, []float32{1e3}), 0, 8)
+		for _, g := range Values[float32](s.Gradients([]Tensor{logp, entropy}, []Tensor{New(s, []float32{1}, 1, 1), New(s, []float32{1})}, []Tensor{h})[0]) {
+			if g != 0 {
+				t.Errorf("gradient %v of a certain token", g)
+			}
+		}
+		ids, lp, _ := s.Sample(New(s, []float32{-inf, 2, -inf}, 1, 3), New(s, []float32{1}), New(s, []float64{0.3}), Tensor{})
+		if ids.Item() != 1 || lp.Item() != 0 || entropy.Item() != 0 {
+			t.Errorf("token %v with log-prob %v; entropy %v", ids.Item(), lp.Item(), entropy.Item())
 		}
 	})
 }
@@ -297,6 +367,9 @@ func TestAttentionRefusesIndicesOutOfBounds(t *testing.T) {
 	fails(t, "the query heads (2) must be a multiple of the key heads (0)", func(s *Scope) {
 		kv := s.Randn(2, 0, 8)
 		s.Attention(s.Randn(1, 2, 8), kv, kv, New(s, []int32{0, 0, 1}, 1, 3), New(s, []int32{0, 1}), New(s, []int32{0, 2}, 1, 2), 1, 0)
+	})
+	fails(t, "cuts must be contiguous float64 [2,3]", func(s *Scope) {
+		s.Sample(s.Randn(2, 5), New(s, []float32{1, 1}), New(s, []float64{0, 0}), New(s, []float64{0, 0, 0}))
 	})
 	fails(t, "logits must be contiguous [rows, vocabulary]", func(s *Scope) {
 		s.Call("molt::sample", s.Randn(2, 0), New(s, []float32{1, 1}), New(s, []float64{0, 0}))

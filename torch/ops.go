@@ -131,11 +131,13 @@ func (s *Scope) LMLogP(h, w, ids, invT Tensor, softcap float64, chunk int) (logp
 }
 
 // Sample draws one id per row of logits [≥N,V] at quantile u float64 [N] of softmax(logits·invT), invT float32 [N]; invT 0 takes
-// the first of the largest logits. It gives ids int64 [N] and their log-probs float32 [N] (greedy: at temperature 1).
-func (s *Scope) Sample(logits, invT, u Tensor) (ids, logp Tensor) {
-	var out [2]handle
-	s.call(&opSample, nil, out[:], tensor(logits), tensor(invT), tensor(u))
-	return Tensor{out[0]}, Tensor{out[1]}
+// the first of the largest logits. Cuts, float64 [N,3] or the zero Tensor, are top-k, top-p and min-p, which leave a part of the
+// distribution, in this order; 0 is off. It gives ids int64 [N], -1 where logits are NaN or infinite, their log-probs float32 [N]
+// before cuts (greedy: at temperature 1), and stats float32 [N,2]: the largest logit, and log Σ exp((logit-largest)·invT).
+func (s *Scope) Sample(logits, invT, u, cuts Tensor) (ids, logp, stats Tensor) {
+	var out [3]handle
+	s.call(&opSample, nil, out[:], tensor(logits), tensor(invT), tensor(u), tensor(cuts))
+	return Tensor{out[0]}, Tensor{out[1]}, Tensor{out[2]}
 }
 
 var (

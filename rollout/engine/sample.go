@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/molt-go/molt/rollout"
+	"github.com/molt-go/molt/torch"
 )
 
 // uniform is the random number in [0, 1) that token i of a request is drawn with: a function of the request's seed alone, so that
@@ -22,166 +23,99 @@ func inverse(s rollout.Sampling) float32 {
 	return 1 / s.Temperature
 }
 
-// shaped tells whether tokens are not simply drawn from softmax(logits/T), or at temperature 0 are not the largest logit's.
-func shaped(s rollout.Sampling) bool {
-	if s.Temperature == 0 {
-		s.Temperature, s.TopK, s.TopP, s.MinP = 1, 0, 0, 0
-	}
-	return !s.Exact()
+// edited tells whether s changes logits before the temperature does.
+func edited(s rollout.Sampling) bool {
+	return s.Penalty != 0 && s.Penalty != 1 || len(s.Bias) > 0
 }
 
-// warp changes a row of logits as s asks: bias, repetition penalty, temperature, top-k, top-p, min-p, in the order and with the
-// meanings of transformers' generate. What is cut off becomes -Inf. seen are the ids so far; the penalty acts once on each. At
-// temperature 0 only bias and penalty act.
-func warp(x []float32, s rollout.Sampling, seen []int32) {
+// edit makes y of a row of logits x: bias, then repetition penalty, as transformers' generate does it. seen are the ids so far; the
+// penalty acts once on each.
+func edit(y, x []float32, s rollout.Sampling, seen []int32) {
+	copy(y, x)
 	for id, b := range s.Bias {
-		x[id] += b
+		y[id] += b
 	}
-	if s.Penalty != 0 && s.Penalty != 1 {
-		penalise(x, s.Penalty, seen)
-	}
-	if s.Temperature == 0 {
+	if s.Penalty == 0 || s.Penalty == 1 {
 		return
 	}
-	for i := range x {
-		x[i] /= s.Temperature
-	}
-	topK, topP := s.TopK > 0 && s.TopK < len(x), s.TopP > 0 && s.TopP < 1
-	if topK || topP {
-		order := ascending(x)
-		if topK {
-			least := x[order[len(x)-s.TopK]] // all ties with the k-th stay
-			cut(x, func(v float32) bool { return v < least })
-		}
-		if topP {
-			nucleus(x, s.TopP, order)
-		}
-	}
-	if s.MinP > 0 {
-		top := slices.Max(x)
-		cut(x, func(v float32) bool { return math.Exp(float64(v-top)) < float64(s.MinP) })
-	}
-}
-
-func penalise(x []float32, penalty float32, seen []int32) {
-	once := make(map[int32]bool, len(seen))
 	for _, id := range seen {
-		if once[id] {
-			continue
-		}
-		once[id] = true
-		if x[id] < 0 {
-			x[id] *= penalty
+		if v := x[id] + s.Bias[id]; v < 0 {
+			y[id] = v * s.Penalty
 		} else {
-			x[id] /= penalty
+			y[id] = v / s.Penalty
 		}
 	}
 }
 
-// nucleus drops the tail whose probabilities sum to at most 1-p; the likeliest token stays.
-func nucleus(x []float32, p float32, order []int32) {
-	top, total := x[order[len(order)-1]], 0.0
-	for _, v := range x {
-		total += math.Exp(float64(v - top))
-	}
-	sum := 0.0
-	for _, id := range order[:len(order)-1] {
-		if sum += math.Exp(float64(x[id]-top)) / total; sum > 1-float64(p) {
-			return
-		}
-		x[id] = float32(math.Inf(-1))
-	}
-}
-
-func cut(x []float32, drop func(float32) bool) {
-	for i, v := range x {
-		if drop(v) {
-			x[i] = float32(math.Inf(-1))
-		}
-	}
-}
-
-// ascending lists the ids by logit, equal ones by id.
-func ascending(x []float32) []int32 {
-	order := make([]int32, len(x))
-	for i := range order {
-		order[i] = int32(i)
-	}
-	slices.SortFunc(order, func(a, b int32) int { return cmp.Or(cmp.Compare(x[a], x[b]), cmp.Compare(a, b)) })
-	return order
-}
-
-// pick is the id at quantile u of softmax(x).
-func pick(x []float32, u float64) int32 {
-	top, total := slices.Max(x), 0.0
-	for _, v := range x {
-		total += math.Exp(float64(v - top))
-	}
-	left, last := u*total, 0
-	for i, v := range x {
-		p := math.Exp(float64(v - top))
-		if p == 0 {
-			continue
-		}
-		if last = i; left < p {
-			break
-		}
-		left -= p
-	}
-	return int32(last)
-}
-
-// argmax is the first of the largest.
-func argmax(x []float32) int32 {
-	best := 0
-	for i, v := range x {
-		if v > x[best] {
-			best = i
-		}
-	}
-	return int32(best)
-}
-
-// drawRow draws from a row of logits as s asks, at quantile u. The log-prob is that under softmax(x/T), before bias, penalty and
-// truncation. The row is overwritten.
-func drawRow(x []float32, s rollout.Sampling, seen []int32, u float64) (id int32, logp float32) {
-	raw := slices.Clone(x)
-	warp(x, s, seen)
-	if s.Temperature == 0 {
-		id = argmax(x)
-	} else {
-		id = pick(x, u)
-	}
-	return id, float32(float64(raw[id]*inverse(s)) - logSumExp(raw, inverse(s)))
-}
-
-func logSumExp(x []float32, invT float32) float64 {
-	top, sum := float64(slices.Max(x)*invT), 0.0
-	for _, v := range x {
-		sum += math.Exp(float64(v*invT) - top)
-	}
-	return top + math.Log(sum)
+// logProb is that of a logit under the distribution that stats are of, with the bits that [torch.Scope.Sample] gives it.
+func logProb(x float32, stats []float32, invT float32) float32 {
+	return float32(math.FMA(float64(x)-float64(stats[0]), float64(invT), -float64(stats[1])))
 }
 
 // maxTop bounds Sampling.TopLogP.
 const maxTop = 256
 
-// topLogP lists the n likeliest ids under softmax(x·invT), likeliest first, equal ones by id.
-func topLogP(x []float32, invT float32, n int) []rollout.TopLogP {
+// topLogP lists the n likeliest ids of a row of logits x, likeliest first, equal ones by id.
+func topLogP(x, stats []float32, invT float32, n int) []rollout.TopLogP {
 	better := func(a, b int32) int { return cmp.Or(cmp.Compare(x[b], x[a]), cmp.Compare(a, b)) }
 	best := make([]int32, 0, n+1)
-	for id := range int32(len(x)) {
-		if len(best) == n && better(best[n-1], id) <= 0 {
+	for id, v := range x {
+		if len(best) == n && v <= x[best[n-1]] {
 			continue
 		}
-		i, _ := slices.BinarySearchFunc(best, id, better)
-		if best = slices.Insert(best, i, id); len(best) > n {
+		i, _ := slices.BinarySearchFunc(best, int32(id), better)
+		if best = slices.Insert(best, i, int32(id)); len(best) > n {
 			best = best[:n]
 		}
 	}
-	lse, top := logSumExp(x, invT), make([]rollout.TopLogP, len(best))
+	top := make([]rollout.TopLogP, len(best))
 	for i, id := range best {
-		top[i] = rollout.TopLogP{ID: id, LogP: float32(float64(x[id]*invT) - lse)}
+		top[i] = rollout.TopLogP{ID: id, LogP: logProb(x[id], stats, invT)}
 	}
 	return top
+}
+
+// sample draws a token from each row of logits [≥len(asked), vocabulary], as asked, at quantiles u. Log-probs are those of
+// softmax(logits/T), before bias, penalty and truncation. seen(i) are row i's ids so far.
+func sample(s *torch.Scope, logits torch.Tensor, asked []rollout.Sampling, u []float64, seen func(i int) []int32) []drawn {
+	invT, cuts := make([]float32, len(asked)), make([]float64, 0, 3*len(asked))
+	for i, q := range asked {
+		if q.Temperature > 0 {
+			invT[i] = inverse(q)
+		}
+		cuts = append(cuts, float64(q.TopK), float64(q.TopP), float64(q.MinP))
+	}
+	invTs, us, cutsT := torch.New(s, invT), torch.New(s, u), torch.New(s, cuts, len(asked), 3)
+	idsT, logpT, statsT := s.Sample(logits, invTs, us, cutsT)
+	ids, logp, stats := torch.Values[int32](idsT), torch.Values[float32](logpT), torch.Values[float32](statsT)
+	out := make([]drawn, len(asked))
+	var at []int32
+	var raw, edits []float32 // the logits of the rows at
+	for i, q := range asked {
+		out[i] = drawn{id: ids[i], logp: logp[i]}
+		if q.TopLogP == 0 && !edited(q) {
+			continue
+		}
+		x := torch.Values[float32](s.Narrow(logits, 0, i, 1))
+		if q.TopLogP > 0 {
+			out[i].top = topLogP(x, stats[2*i:], inverse(q), q.TopLogP)
+		}
+		if edited(q) {
+			at, raw, edits = append(at, int32(i)), append(raw, x...), append(edits, x...)
+			edit(edits[len(edits)-len(x):], x, q, seen(i))
+		}
+	}
+	if len(at) == 0 {
+		return out
+	}
+	v, rows := len(raw)/len(at), torch.New(s, at)
+	of := func(x torch.Tensor) torch.Tensor { return s.IndexSelect(x, 0, rows) }
+	idsT, _, _ = s.Sample(torch.New(s, edits, len(at), v), of(invTs), of(us), of(cutsT))
+	for j, id := range torch.Values[int32](idsT) {
+		d, i := &out[at[j]], at[j]
+		if d.id = min(d.id, id); d.id >= 0 {
+			d.id, d.logp = id, logProb(raw[j*v+int(id)], stats[2*i:], inverse(asked[i]))
+		}
+	}
+	return out
 }

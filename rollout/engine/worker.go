@@ -87,7 +87,7 @@ func (w *worker) step() (bool, error) {
 	return true, nil
 }
 
-// drawn is a sampled token.
+// drawn is a sampled token; id -1: the logits are no numbers to draw by.
 type drawn struct {
 	id   int32
 	logp float32
@@ -96,39 +96,23 @@ type drawn struct {
 
 // draw samples the next token of each sequence from the hidden states h [rows, hidden].
 func (w *worker) draw(s *torch.Scope, h torch.Tensor, draws []draw) []drawn {
-	n := len(draws)
-	rows := make([]int32, model.Padded(n))
-	invT, u := make([]float32, n), make([]float64, n)
+	rows := make([]int32, model.Padded(len(draws)))
+	asked, u := make([]rollout.Sampling, len(draws)), make([]float64, len(draws))
 	for i, d := range draws {
-		rows[i] = d.row
+		rows[i], asked[i] = d.row, d.seq.sampling
 		u[i] = uniform(d.seq.sampling.Seed, len(d.seq.generated))
-		if d.seq.sampling.Temperature > 0 {
-			invT[i] = inverse(d.seq.sampling)
-		}
 	}
 	logits := w.model.Logits(s, s.IndexSelect(h, 0, torch.New(s, rows)))
-	idsT, logpT := s.Sample(logits, torch.New(s, invT), torch.New(s, u))
-	ids, logp := torch.Values[int32](idsT), torch.Values[float32](logpT)
-	out := make([]drawn, n)
-	for i, d := range draws {
-		out[i] = drawn{id: ids[i], logp: logp[i]}
-		sampling := d.seq.sampling
-		if !shaped(sampling) && sampling.TopLogP == 0 {
-			continue
-		}
-		x := torch.Values[float32](s.Narrow(logits, 0, i, 1))
-		if sampling.TopLogP > 0 {
-			out[i].top = topLogP(x, inverse(sampling), sampling.TopLogP)
-		}
-		if shaped(sampling) {
-			out[i].id, out[i].logp = drawRow(x, sampling, d.seq.ids, u[i])
-		}
-	}
-	return out
+	return sample(s, logits, asked, u, func(i int) []int32 { return draws[i].seq.ids })
 }
 
 // accept takes q's next token and reports whether q is finished with it.
 func (q *sequence) accept(t drawn, version int32) bool {
+	if t.id < 0 {
+		q.err = fmt.Errorf("engine: token %d of a request: the logits are NaN or infinite; weights of version %d",
+			len(q.generated), version)
+		return true
+	}
 	g, err := rollout.Mint(t.id, version, t.logp, q.sampling.Temperature, q.sampling.Exact())
 	if err != nil {
 		q.err = fmt.Errorf("engine: token %d of a request: %w", len(q.generated), err)

@@ -59,7 +59,7 @@ func TestLogProbsDoNotDependOnTheRestOfTheBatch(t *testing.T) {
 						b.Slots = []int64{int64(i)}
 						b.Pad(int64(len(ids)))
 						h := hidden(t, s, m, &b, cache)
-						drawn, drawnLogP := s.Sample(m.Logits(s, h), torch.New(s, []float32{1}), torch.New(s, []float64{0.5}))
+						drawn, drawnLogP, _ := s.Sample(m.Logits(s, h), torch.New(s, []float32{1}), torch.New(s, []float64{0.5}), torch.Tensor{})
 						scored, _ := m.LogP(s, s.IndexSelect(h, 0, torch.New(s, []int64{0, 0})),
 							[]int32{ids[i+1], torch.Values[int32](drawn)[0]}, []float32{1, 1})
 						got := torch.Values[float32](scored)

@@ -192,7 +192,7 @@ func (p page) greedy(t *testing.T, s *torch.Scope, m *Model, n, chunk int) (out 
 					return torch.Tensor{}
 				}
 				logits := m.Logits(s, s.IndexSelect(h, 0, torch.New(s, slices.Repeat([]int64{int64(last)}, 8))))
-				id, lp := s.Sample(logits, torch.New(s, []float32{0}), torch.New(s, []float64{0}))
+				id, lp, _ := s.Sample(logits, torch.New(s, []float32{0}), torch.New(s, []float64{0}), torch.Tensor{})
 				ids = append(ids, torch.Values[int32](id)[0])
 				out = ids[len(p.ids):]
 				logp = append(logp, torch.Values[float32](lp)[0])
