@@ -131,7 +131,6 @@ func (c *scorer) score(s *torch.Scope, m *model.Model, batch []*job) error {
 			b.Place(m.Vision.Merge, first, 0, len(j.ids), placed)
 		}
 	}
-	b.Pad(0)
 	out, err := m.Hidden(s, &b, nil, seen...)
 	if err != nil {
 		return err

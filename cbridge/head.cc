@@ -24,15 +24,12 @@ void check_head(const Tensor& h, const Tensor& w, const Tensor& ids, const Tenso
     TORCH_CHECK(p[i] >= 0 && p[i] < v, "id ", p[i], " of row ", i / ids.size(1), " is not in 0..", v - 1);
 }
 
-// Makes logits a chunk at a time. A row of a float32 product does not depend on the others when their number is a multiple of 4, at
-// least 8.
+// Makes logits a chunk at a time.
 template <class F>
 void chunks(const Tensor& h, const Tensor& w, int64_t chunk, F f) {
   for (int64_t a = 0; a < h.size(0); a += chunk) {
-    int64_t n = std::min(chunk, h.size(0) - a), rows = std::max<int64_t>(8, (n + 3) / 4 * 4);
-    Tensor x = h.narrow(0, a, n);
-    if (rows != n) x = at::cat({x, at::zeros({rows - n, h.size(1)}, h.options())});
-    f(a, n, at::linear(x, w));
+    int64_t n = std::min(chunk, h.size(0) - a);
+    f(a, n, linear_cpu(h.narrow(0, a, n), w, std::nullopt));
   }
 }
 
@@ -76,7 +73,6 @@ std::tuple<Tensor, Tensor> head_backward(const Tensor& h, const Tensor& w, const
         kernels.row_backward(element(l, (r - a) * v), v, it[r], float(softcap), stats + 2 * r, entropy[r], id + r * k, int(k), gl + r * k,
                              ge[r]);
     });
-    l = l.narrow(0, 0, num);
     Tensor x = h.narrow(0, a, num), g = dh.narrow(0, a, num);
     g.copy_(product(l, w));
     if (!want_dw) return;
@@ -137,7 +133,7 @@ std::tuple<Tensor, Tensor, Tensor> sample(const Tensor& l, const Tensor& inv_t, 
   const RowKernels& kernels = row_kernels(is_half(l, "logits"));
   TORCH_CHECK(l.dim() == 2 && l.is_contiguous() && l.size(1) > 0 && l.size(1) < INT32_MAX - kRun,
               "logits must be contiguous [rows, vocabulary], not ", l.sizes());
-  int64_t n = inv_t.numel(), v = l.size(1);  // rows past the temperatures are padding
+  int64_t n = inv_t.numel(), v = l.size(1);
   TORCH_CHECK(inv_t.scalar_type() == at::kFloat && inv_t.dim() == 1 && inv_t.is_contiguous() && n <= l.size(0),
               "inv_t must be contiguous float32 of at most ", l.size(0), " rows");
   TORCH_CHECK(u.scalar_type() == at::kDouble && u.sizes() == inv_t.sizes() && u.is_contiguous(), "u must be contiguous float64 of ", n,

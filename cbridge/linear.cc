@@ -39,19 +39,6 @@ void multiply(const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& y
   });
 }
 
-// Whatever the kernels do not take is libtorch's.
-Tensor linear_cpu(const Tensor& x, const Tensor& w, const std::optional<Tensor>& b) {
-  TORCH_CHECK(x.dim() == 2 && w.dim() == 2, "x must be [rows, in] and w [out, in], not ", x.sizes(), " and ", w.sizes());
-  const bool same = x.scalar_type() == w.scalar_type() && x.size(1) == w.size(1) &&
-                    (!b || (b->scalar_type() == w.scalar_type() && b->dim() == 1 && b->size(0) == w.size(0) && b->is_contiguous()));
-  if (!same || (x.scalar_type() != at::kFloat && x.scalar_type() != at::kBFloat16) || !w.is_contiguous() || x.numel() == 0 ||
-      w.numel() == 0)
-    return at::linear(x, w, b);
-  Tensor y = at::empty({x.size(0), w.size(0)}, x.options());
-  multiply(x.contiguous(), w, b.value_or(Tensor()), y);
-  return y;
-}
-
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& w, const std::optional<Tensor>& b) {
     ctx->save_for_backward({x, w});
@@ -75,6 +62,19 @@ Tensor linear_autograd(const Tensor& x, const Tensor& w, const std::optional<Ten
 }
 
 }  // namespace
+
+// Whatever the kernels do not take is libtorch's.
+Tensor linear_cpu(const Tensor& x, const Tensor& w, const std::optional<Tensor>& b) {
+  TORCH_CHECK(x.dim() == 2 && w.dim() == 2, "x must be [rows, in] and w [out, in], not ", x.sizes(), " and ", w.sizes());
+  const bool same = x.scalar_type() == w.scalar_type() && x.size(1) == w.size(1) &&
+                    (!b || (b->scalar_type() == w.scalar_type() && b->dim() == 1 && b->size(0) == w.size(0) && b->is_contiguous()));
+  if (!same || (x.scalar_type() != at::kFloat && x.scalar_type() != at::kBFloat16) || !w.is_contiguous() || x.numel() == 0 ||
+      w.numel() == 0)
+    return at::linear(x, w, b);
+  Tensor y = at::empty({x.size(0), w.size(0)}, x.options());
+  multiply(x.contiguous(), w, b.value_or(Tensor()), y);
+  return y;
+}
 
 Tensor product(const Tensor& a, const Tensor& b) {
   static auto op = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});

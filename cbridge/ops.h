@@ -41,6 +41,9 @@ inline void* element(const Tensor& t, int64_t i) {
   return t.defined() ? static_cast<char*>(t.data_ptr()) + i * t.element_size() : nullptr;
 }
 
+// x [rows, in] · wᵀ, w [out, in]: a row of the result depends on no other row of x.
+Tensor linear_cpu(const Tensor& x, const Tensor& w, const std::optional<Tensor>& b);
+
 // a·b, for gradients: libtorch gives float32 products to MKL, which has no AVX-512 for AMD; through oneDNN they are twice as fast there.
 Tensor product(const Tensor& a, const Tensor& b);
 

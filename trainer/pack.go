@@ -48,7 +48,7 @@ type bundle struct {
 
 func (h bundle) rows() int { return h.total - (len(h.members)-1)*h.prefix }
 
-// Pack cuts samples into micro-batches of at most budget rows, padding apart. Tokens that the samples of a group have in common
+// Pack cuts samples into micro-batches of at most budget rows. Tokens that the samples of a group have in common
 // from the start on are computed once; a group stands in one micro-batch unless it exceeds the budget by itself. Tokens after
 // the last trained one are left out. A sample that does not fit, and numbers that are not finite, are errors.
 func Pack(samples []Sample, budget int) (Plan, error) {
@@ -81,9 +81,6 @@ func Pack(samples []Sample, budget int) (Plan, error) {
 			room -= h.rows()
 			plan.Micros[len(plan.Micros)-1].add(samples, h, trained[group])
 		}
-	}
-	for i := range plan.Micros {
-		plan.Micros[i].Batch.Pad(0)
 	}
 	return plan, nil
 }

@@ -29,7 +29,7 @@ type Stats struct {
 	Loss      float64 // as optimized, over all tokens of the step
 	GradNorm  float64 // before clipping
 	Tokens    int     // trained
-	Rows      int     // that the model ran on, prompts and padding included
+	Rows      int     // that the model ran on, prompts included
 	NumMicros int
 	Metrics   map[string]Metric
 }

@@ -73,8 +73,7 @@ func (c Config) limits(m model.Config, d torch.DType) (limits, error) {
 	if pageBytes <= 0 {
 		return l, fmt.Errorf("engine: a cache of %s for %d layers × %d heads × %d cannot be made", d, m.Layers, m.KVHeads, m.HeadDim)
 	}
-	// Slots are int32 in the attention's ranges, and one more than the pages hold is for padding.
-	l.pages = min(c.CacheMB<<20/pageBytes, (1<<31-2)/pageSize)
+	l.pages = min(c.CacheMB<<20/pageBytes, (1<<31-1)/pageSize) // slots are int32 in the attention's ranges
 	if l.pages < 1 {
 		return l, fmt.Errorf("[engine] cache_mb = %d: one page of %d tokens takes %d bytes; raise cache_mb to %d",
 			c.CacheMB, pageSize, pageBytes, (pageBytes+1<<20-1)>>20)

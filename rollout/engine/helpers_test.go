@@ -215,7 +215,6 @@ func trainer(s *torch.Scope, m *model.Model, r rollout.Request, c rollout.Comple
 		if len(images) > 0 {
 			b.Place(m.Vision.Merge, 0, 0, len(all), images)
 		}
-		b.Pad(0)
 		var out model.Output
 		if out, err = m.Hidden(s, &b, nil, seen...); err != nil {
 			return torch.Tensor{}

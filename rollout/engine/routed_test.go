@@ -39,7 +39,6 @@ func choices(t *testing.T, name string, v int32, ids []int32) (r rollout.Routed)
 			s.NoGrad(func(s *torch.Scope) torch.Tensor {
 				b := model.Batch{Routing: &model.Routing{}}
 				b.AddSequence(ids, 0, int32(len(ids)))
-				b.Pad(0)
 				_, err = m.Hidden(s, &b, nil)
 				r = flat(b.Routing.Experts, m.Chosen, len(ids))
 				return torch.Tensor{}

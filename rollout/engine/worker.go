@@ -22,7 +22,7 @@ type worker struct {
 
 func newWorker(s *torch.Scope, e *Engine) *worker {
 	m := model.New(s, e.limits.Config, e.dtype)
-	slots := e.limits.pages*pageSize + 1
+	slots := e.limits.pages * pageSize
 	cache := m.NewCache(s, slots)
 	e.sched.routes = newRoutes(e.limits.MoE, slots)
 	return &worker{engine: e, scope: s, model: m, cache: cache, version: -1, seen: map[[32]byte][][]float32{}}
@@ -57,7 +57,6 @@ func (w *worker) step() (bool, error) {
 	var drawn []drawn
 	var err error
 	w.scope.NoGrad(func(s *torch.Scope) torch.Tensor {
-		p.batch.Pad(int64(e.limits.pages) * pageSize)
 		p.batch.Routing = &model.Routing{}
 		var seen []model.Seen
 		var out model.Output
@@ -96,7 +95,7 @@ type drawn struct {
 
 // draw samples the next token of each sequence from the hidden states h [rows, hidden].
 func (w *worker) draw(s *torch.Scope, h torch.Tensor, draws []draw) []drawn {
-	rows := make([]int32, model.Padded(len(draws)))
+	rows := make([]int32, len(draws))
 	asked, u := make([]rollout.Sampling, len(draws)), make([]float64, len(draws))
 	for i, d := range draws {
 		rows[i], asked[i] = d.row, d.seq.sampling

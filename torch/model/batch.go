@@ -70,28 +70,6 @@ func (b *Batch) AddPadded(ids []int32, mask []bool) (rows []int32) {
 	return rows
 }
 
-// Pad adds rows that see nothing until there are as many as [Padded] says: then a row does not depend on the others. trash is the slot
-// that padding rows write to, with a cache.
-func (b *Batch) Pad(trash int64) {
-	n := Padded(b.Len()) - b.Len()
-	if len(b.Seqs) == 0 {
-		b.AddSequence(nil)
-	}
-	seq := int32(len(b.Seqs) - 2)
-	for range n {
-		b.IDs = append(b.IDs, 0)
-		b.Positions = append(b.Positions, 0)
-		b.Rows = append(b.Rows, seq, 0, 0)
-		if b.Slots != nil {
-			b.Slots = append(b.Slots, trash)
-		}
-	}
-}
-
-// Padded is the number of rows that n are padded to wherever products of theirs must not depend on how many they are: a multiple of 4,
-// at least 8.
-func Padded(n int) int { return max(8, (n+3)/4*4) }
-
 // check finds what would make a kernel read outside its arguments: slots is the number of key rows, vocab that of ids.
 func (b *Batch) check(slots, vocab int) error {
 	n := b.Len()
@@ -152,9 +130,6 @@ func (b *Batch) checkImages(token int32, features int, complete bool) error {
 type input struct {
 	ids, seqs, ranges, slots torch.Tensor
 	all, local               view
-	real                     []bool // rows that are not padding
-	numReal                  int
-	mask                     torch.Tensor // the same as 0 and 1, [1, N]; without a cache only
 	routing                  *Routing
 	imageRows, features      torch.Tensor // rows that stand for images, and which of their embeddings they take
 }
@@ -163,10 +138,9 @@ type input struct {
 type view struct{ rows, cos, sin torch.Tensor }
 
 func (m *Model) input(s *torch.Scope, b *Batch) input {
-	n := b.Len()
 	in := input{
 		ids: torch.New(s, b.IDs), seqs: torch.New(s, b.Seqs), ranges: torch.New(s, b.Ranges, len(b.Ranges)/2, 2),
-		real: make([]bool, n), all: m.view(s, b, b.Rows, m.Rope),
+		all: m.view(s, b, b.Rows, m.Rope), routing: b.Routing,
 	}
 	if m.Local != nil {
 		rows := slices.Clone(b.Rows)
@@ -175,19 +149,10 @@ func (m *Model) input(s *torch.Scope, b *Batch) input {
 		}
 		in.local = m.view(s, b, rows, m.LocalRope)
 	}
-	mask := make([]float32, n)
-	for i := range in.real {
-		if in.real[i] = b.Rows[3*i+1] < b.Rows[3*i+2]; in.real[i] {
-			mask[i] = 1
-			in.numReal++
-		}
-	}
 	if b.Slots != nil {
 		in.slots = torch.New(s, b.Slots)
-	} else {
-		in.mask = torch.New(s, mask, 1, n)
 	}
-	if in.routing = b.Routing; in.routing != nil {
+	if in.routing != nil {
 		layers := m.MoE.NumSparse(len(m.MoE.Layers))
 		*in.routing = Routing{b.Routing.Weights, make([][]int64, layers), make([][]float32, layers), make([][]float32, layers)}
 	}

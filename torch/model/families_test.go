@@ -106,7 +106,6 @@ func (f folder) padded(side string) (ids []int32, b *Batch, at []int32, width in
 		at = append(at, b.AddPadded(ids[i:i+width], real[i:i+width])...)
 	}
 	f.place(b, side, at)
-	b.Pad(0)
 	return ids, b, at, width
 }
 

@@ -30,7 +30,7 @@ func (c Config) CacheBytes(d torch.DType) int { return 2 * c.Layers * c.KVHeads 
 // Output is what the decoder gives for a batch of N rows.
 type Output struct {
 	Hidden torch.Tensor // [N, hidden], after the final norm
-	// Aux is the routers' load-balancing loss over all layers and rows but padding, a float32 scalar not yet multiplied by its
+	// Aux is the routers' load-balancing loss over all layers and rows, a float32 scalar not yet multiplied by its
 	// coefficient; the zero Tensor without sparse layers, or with a cache.
 	Aux torch.Tensor
 }
@@ -234,8 +234,7 @@ func (m *Model) normQKV(s *torch.Scope, l *layer, qkv torch.Tensor) torch.Tensor
 	return qkv
 }
 
-// Logits are those of hidden states h [N, hidden]: [N, vocab], in float32 where the model caps them; then they have no gradient. N
-// should be [Padded] where bits must agree with [Model.LogP].
+// Logits are those of hidden states h [N, hidden]: [N, vocab], in float32 where the model caps them; then they have no gradient.
 func (m *Model) Logits(s *torch.Scope, h torch.Tensor) torch.Tensor {
 	logits := s.Linear(h, m.head, torch.Tensor{})
 	if m.LogitCap > 0 {

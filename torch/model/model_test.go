@@ -36,7 +36,6 @@ func TestLogProbsDoNotDependOnTheRestOfTheBatch(t *testing.T) {
 				first := b.AddSequence(prompt, 40, 50)
 				b.AddSequence(ids[50:70], 40, 50, 90, 20)
 				own := b.AddSequence(ids[50:], 40, 50, 110, 33)
-				b.Pad(0)
 				var at []int64
 				for i := range len(ids) - 1 {
 					row := first + i
@@ -57,7 +56,6 @@ func TestLogProbsDoNotDependOnTheRestOfTheBatch(t *testing.T) {
 						var b Batch
 						b.AddSequence(ids[i:i+1], 0, int32(i+1))
 						b.Slots = []int64{int64(i)}
-						b.Pad(int64(len(ids)))
 						h := hidden(t, s, m, &b, cache)
 						drawn, drawnLogP, _ := s.Sample(m.Logits(s, h), torch.New(s, []float32{1}), torch.New(s, []float64{0.5}), torch.Tensor{})
 						scored, _ := m.LogP(s, s.IndexSelect(h, 0, torch.New(s, []int64{0, 0})),
@@ -173,14 +171,12 @@ func TestBadFilesAndBatchesAreErrorsThatNameTheFault(t *testing.T) {
 		m := load(t, s, llama(t), torch.Float32)
 		var b Batch
 		b.AddSequence([]int32{1, 400}, 0, 2)
-		b.Pad(0)
 		if _, err := m.Hidden(s, &b, nil); err == nil || !strings.Contains(err.Error(), "token 400 at row 1 is not in the vocabulary of 320") {
 			t.Error(err)
 		}
 		b = Batch{}
 		b.AddSequence([]int32{1, 2}, 100, 2)
-		b.Pad(0)
-		if _, err := m.Hidden(s, &b, nil); err == nil || !strings.Contains(err.Error(), "range (100, 2) over 8 slots") {
+		if _, err := m.Hidden(s, &b, nil); err == nil || !strings.Contains(err.Error(), "range (100, 2) over 2 slots") {
 			t.Error(err)
 		}
 	})

@@ -137,7 +137,6 @@ func (f folder) pages(side string) (pages []page) {
 func (p page) alone() *Batch {
 	var b Batch
 	p.add(&b, p.ids, 0, len(p.ids), 0, 0, int32(len(p.ids)))
-	b.Pad(0)
 	return &b
 }
 
@@ -186,7 +185,6 @@ func (p page) greedy(t *testing.T, s *torch.Scope, m *Model, n, chunk int) (out 
 					b.Slots = append(b.Slots, int64(i))
 				}
 				last := b.Len() - 1
-				b.Pad(int64(slots))
 				h := hidden(t, s, m, &b, cache, seen...)
 				if done = to; done < len(p.ids) {
 					return torch.Tensor{}

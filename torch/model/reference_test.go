@@ -76,7 +76,6 @@ func score(t *testing.T, s *torch.Scope, m *Model, ids []int32) (logp, entropy [
 		var b Batch
 		n := len(ids) - 1
 		b.AddSequence(ids, 0, int32(len(ids)))
-		b.Pad(0)
 		h := hidden(t, s, m, &b, nil)
 		invT := slices.Repeat([]float32{1}, n)
 		lp, e := m.LogP(s, s.Narrow(h, 0, 0, n), ids[1:], invT)
@@ -149,7 +148,6 @@ func TestSmolLM2EqualsTransformers(t *testing.T) {
 			s.NoGrad(func(s *torch.Scope) torch.Tensor {
 				var b Batch
 				b.AddSequence(p.IDs, 0, int32(len(p.IDs)))
-				b.Pad(0)
 				h := hidden(t, s, m, &b, nil)
 				logits := s.Narrow(m.Logits(s, h), 0, len(p.IDs)-1, 1)
 				top := s.IndexSelect(logits, 1, torch.New(s, p.TopIDs))

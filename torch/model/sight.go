@@ -40,9 +40,6 @@ func (v *Vision) sight(numbers int, grids [][3]int) (*sight, error) {
 		v.image(l, first, g[1], g[2])
 		l.whole = append(l.whole, int32(first), int32(g[1]*g[2]))
 	}
-	for rows := Padded(len(l.back)) * v.Merge * v.Merge; len(l.order) < rows; {
-		v.row(l, 0, [2]int{}, [2]int{1, 1})
-	}
 	return l, nil
 }
 
