@@ -241,12 +241,8 @@ func TestAThousandRequestsUnderCancellationsAndRefits(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	stop()
-	free := len(e.sched.free)
-	for n := range e.sched.all {
-		free += len(n.pages)
-	}
-	if stats.Running+stats.Waiting != 0 || e.sched.pinned() != 0 || free != pages {
-		t.Errorf("%+v; %d pages in use, %d free or kept", stats, e.sched.pinned(), free)
+	if used := inUse(t, e.sched); stats.Running+stats.Waiting != 0 || used != 0 {
+		t.Errorf("%+v; %d pages in use", stats, used)
 	}
 	if finished.Load() == 0 || cancelled.Load() == 0 || stats.Version == 0 {
 		t.Errorf("%d finished, %d cancelled, %+v", finished.Load(), cancelled.Load(), stats)

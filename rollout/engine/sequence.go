@@ -127,9 +127,8 @@ type link struct {
 	length int
 }
 
-// chain lists the nodes that hold q's tokens, first to last.
-func (q *sequence) chain() []link {
-	var links []link
+// chain appends the nodes that hold q's tokens to links, which are none yet, first to last.
+func (q *sequence) chain(links []link) []link {
 	for n, length := q.leaf, len(q.leaf.tokens); n.parent != nil; n, length = n.parent, n.from {
 		links = append(links, link{n, length})
 	}
