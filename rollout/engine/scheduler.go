@@ -185,7 +185,7 @@ func (s *scheduler) reserve(q *sequence, nd *node, n int) int {
 			continue
 		}
 		i := len(s.running) - 1
-		for i >= 0 && len(s.running[i].leaf.rows) > 0 {
+		for i >= 0 && s.running[i].planned() {
 			i--
 		}
 		if i < 0 || s.running[i].arrival <= q.arrival {

@@ -11,33 +11,36 @@ import (
 )
 
 // toy runs a scheduler on a cache that remembers, for each slot, the whole prefix that its token was computed with. The "model" is
-// a function of that prefix, and every read of a wrong or stale slot is an error.
+// a function of that prefix, and every read of a wrong or stale slot is an error, as is computing again what a running sequence has.
 type toy struct {
 	t     *testing.T
 	s     *scheduler
-	slots []uint64
-	epoch uint64
-	rows  int // computed so far
+	slots []state
+	stays map[stay]int // epoch that the sequence was admitted in
+	rows  int          // computed so far
+}
+
+// state is what a slot holds.
+type state struct {
+	prefix uint64 // hash of the tokens
+	oldest int    // of the epochs that they were computed in
+}
+
+// stay is a sequence from its admission on, until it is done or preempted.
+type stay struct {
+	seq  *sequence
+	leaf *node
 }
 
 func newToy(t *testing.T, pages, running, budget int) *toy {
-	return &toy{t: t, s: newScheduler(pages, running, budget), slots: make([]uint64, pages*pageSize)}
+	return &toy{t: t, s: newScheduler(pages, running, budget), slots: make([]state, pages*pageSize)}
 }
 
 func text(ids []int32, max int) *sequence {
 	return &sequence{ids: slices.Clone(ids), tokens: tokenKeys(ids, nil), prompt: len(ids), max: max, done: make(chan struct{})}
 }
 
-// next is the token after ids.
-func next(ids []int32, epoch uint64) int32 { return int32(hash(ids, epoch) % 1000) }
-
-func hash(ids []int32, epoch uint64) uint64 {
-	h := rollout.MixSeed(epoch)
-	for _, id := range ids {
-		h = rollout.MixSeed(h, uint64(id))
-	}
-	return h
-}
+const noToken = 5555 // placeholder of images
 
 // step runs one step and returns the sequences that are done.
 func (y *toy) step() (finished []*sequence) {
@@ -55,15 +58,40 @@ func (y *toy) step() (finished []*sequence) {
 		}
 		written[slot] = true
 	}
-	states := make([]uint64, b.Len())
+	stays := map[stay]int{}
+	for _, q := range y.s.running {
+		k := stay{q, q.leaf}
+		stays[k] = y.s.epoch
+		if since, ok := y.stays[k]; ok {
+			stays[k] = since
+		}
+		for _, l := range q.chain(nil) {
+			for i := range min(l.length, l.node.computed) {
+				if written[int64(l.node.pages[i/pageSize])*pageSize+int64(i%pageSize)] {
+					y.t.Fatalf("token %d of a running sequence is computed again", l.node.start+i)
+				}
+			}
+		}
+	}
+	y.stays = stays
+	keys := make([]uint64, b.Len())
+	for _, n := range p.nodes {
+		for i, row := range n.rows {
+			keys[row] = n.tokens[n.computed+i]
+		}
+	}
+	states := make([]state, b.Len())
 	// Parents stand before their children, so that states of a step's own rows are there when they are read.
 	for row, id := range b.IDs {
 		seq, hi := b.Rows[3*row], b.Rows[3*row+2]
-		h := rollout.MixSeed(y.epoch)
+		before := state{0, y.s.epoch}
 		if hi > 1 {
-			h = y.slots[y.slot(b.Ranges, b.Seqs, seq, hi-2)]
+			before = y.slots[y.slot(b.Ranges, b.Seqs, seq, hi-2)]
 		}
-		states[row] = rollout.MixSeed(h, uint64(id))
+		if keys[row] != uint64(id) && id != noToken {
+			y.t.Fatalf("row %d has token %d for %d", row, id, keys[row])
+		}
+		states[row] = state{rollout.MixSeed(before.prefix, keys[row]), before.oldest}
 		if got := y.slot(b.Ranges, b.Seqs, seq, hi-1); int64(got) != b.Slots[row] {
 			y.t.Fatalf("row %d writes slot %d and reads its own key in %d", row, b.Slots[row], got)
 		}
@@ -71,17 +99,23 @@ func (y *toy) step() (finished []*sequence) {
 	}
 	y.s.commit(p)
 	for _, d := range p.draws {
-		q := d.seq
-		if states[d.row] != hash(q.ids, y.epoch) {
-			y.t.Fatalf("token %d of a sequence is drawn after another prefix", len(q.ids))
+		q, got := d.seq, states[d.row]
+		want := uint64(0)
+		for _, key := range q.tokens {
+			want = rollout.MixSeed(want, key)
 		}
+		since, running := y.stays[stay{q, q.leaf}]
+		if got.prefix != want || !running || got.oldest < since {
+			y.t.Fatalf("token %d of a sequence is drawn after another prefix, or one of epoch %d; it runs since %d", len(q.ids), got.oldest, since)
+		}
+		id := int32(rollout.MixSeed(want, q.sampling.Seed) % 4)
 		if len(q.ids)-q.prompt+1 == q.max {
 			y.s.drop(q)
-			q.ids = append(q.ids, next(q.ids, y.epoch))
+			q.ids = append(q.ids, id)
 			finished = append(finished, q)
 			continue
 		}
-		y.s.extend(q, next(q.ids, y.epoch))
+		y.s.extend(q, id)
 	}
 	y.check()
 	return finished
@@ -250,7 +284,7 @@ func TestTheNextTurnComputesOnlyTheDelta(t *testing.T) {
 }
 
 func TestImagesWithOtherDigestsDoNotMatch(t *testing.T) {
-	ids := []int32{1, 7, 7, 7, 2}
+	ids := []int32{1, noToken, noToken, noToken, 2}
 	with := func(b byte) []uint64 {
 		return tokenKeys(ids, []rollout.Image{{Start: 1, Len: 3, Digest: [32]byte{b}}})
 	}
@@ -298,6 +332,27 @@ func TestASequenceThatFillsTheCacheStartsAfreshInWholePages(t *testing.T) {
 	}
 }
 
+// The group's first member is gone when the weights change, and the second computes the prompt: an older sequence that needs pages
+// in the same step must not have the one that this row is written to.
+func TestASequenceWithARowInTheStepKeepsItsPages(t *testing.T) {
+	y := newToy(t, 2, 4, 100)
+	long, first, second := text(count(100, 0), 1), text(count(1, 500), 3), text(count(1, 500), 3)
+	for _, q := range []*sequence{long, first, second} { // more than would be admitted
+		y.s.add(q)
+		y.s.attach(q)
+	}
+	y.s.running, y.s.waiting = y.s.waiting, nil
+	y.s.refit(true)
+	y.s.drop(first)
+	y.step()
+	if len(second.ids) != 2 || y.s.counts.preemptions != 0 {
+		t.Errorf("%d tokens, %d preemptions", len(second.ids), y.s.counts.preemptions)
+	}
+	if done := y.run(20); len(done) != 2 {
+		t.Error("they did not finish")
+	}
+}
+
 func TestRefitKeepsOrRecomputes(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		y := newToy(t, 100, 4, 1000)
@@ -307,69 +362,108 @@ func TestRefitKeepsOrRecomputes(t *testing.T) {
 		y.step()
 		before := y.s.counts
 		y.s.refit(keep)
-		if !keep {
-			y.epoch++
-		}
 		y.check()
 		y.s.add(text(count(100, 0), 1))
+		y.step()
 		if keep {
-			y.s.step() // the toy's check is for one epoch
 			if y.s.counts.prefill-before.prefill != 100 || y.s.counts.hits != before.hits {
 				t.Errorf("keep: %+v after %+v", y.s.counts, before)
 			}
 			continue
 		}
-		y.step()
 		if y.s.counts.prefill-before.prefill != 151 || y.s.counts.hits != before.hits {
 			t.Errorf("recompute: %+v after %+v", y.s.counts, before)
 		}
 	}
 }
 
-// Random requests with shared prefixes, cancellations and refits in a small cache: each finished sequence has exactly the tokens
-// that it has alone, and no page is lost.
+// longest is what tree.longest finds, by comparing with every node.
+func (y *toy) longest(tokens []uint64) (found int) {
+	for e := y.s.used.Front(); e != nil; e = e.Next() {
+		var path []uint64
+		for n, length := e.Value.(*node), len(e.Value.(*node).tokens); n != y.s.root; n, length = n.parent, n.from {
+			path = append(slices.Clone(n.tokens[:length]), path...)
+			if n.epoch != y.s.epoch {
+				path = nil
+				break
+			}
+		}
+		common := 0
+		for common < min(len(path), len(tokens)) && path[common] == tokens[common] {
+			common++
+		}
+		found = max(found, common)
+	}
+	return found
+}
+
+// Random requests with shared prefixes and images, cancellations and refits of both kinds in a small cache: each sequence finishes,
+// with exactly the tokens and the weights that it must have, and no page is lost.
 func TestRandomLoadComputesEverySequenceExactly(t *testing.T) {
 	preemptions := int64(0)
-	for seed := range uint64(20) {
+	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		y := newToy(t, 4+r.IntN(12), 1+r.IntN(8), 8+r.IntN(100))
 		var live []*sequence
-		finished := 0
-		for step := 0; step < 600; step++ {
+		finished, dropped := 0, map[*sequence]bool{}
+		for range 600 {
 			for range r.IntN(3) {
 				ids := count(1+r.IntN(150), 1000*r.IntN(3))
+				var images []rollout.Image
 				if r.IntN(3) == 0 {
 					ids[r.IntN(len(ids))] = int32(r.IntN(50))
 				}
+				if n := len(ids); n > 10 && r.IntN(3) == 0 {
+					copy(ids[n-8:], slices.Repeat([]int32{noToken}, 5))
+					images = []rollout.Image{{Start: n - 8, Len: 5, Digest: [32]byte{byte(r.IntN(2))}}}
+				}
 				q := text(ids, 1+r.IntN(pageSize))
-				if r.IntN(2) == 0 { // continue what was there
-					if n := len(live); n > 0 && len(live[n-1].ids) < 150 {
-						q = text(live[n-1].ids, 1+r.IntN(20))
+				q.tokens = tokenKeys(ids, images)
+				if n := len(live); n > 0 && r.IntN(2) == 0 { // continue what was there
+					if last := live[n-1]; len(last.ids) < 150 {
+						q = text(last.ids, 1+r.IntN(20))
+						copy(q.tokens, last.tokens)
 					}
 				}
-				y.s.add(q)
-				live = append(live, q)
+				q.sampling.Seed = r.Uint64N(2)
+				for range 1 + r.IntN(4) {
+					c := text(q.ids, q.max)
+					copy(c.tokens, q.tokens)
+					c.sampling.Seed = r.Uint64N(2)
+					y.s.add(c)
+					live = append(live, c)
+				}
+				found, own := y.s.root.longest(q.tokens, y.s.epoch)
+				if got, want := found.start+own, y.longest(q.tokens); got != want {
+					t.Fatalf("seed %d: the cache has %d tokens of a prompt, %d were found", seed, want, got)
+				}
 			}
 			if len(live) > 0 && r.IntN(4) == 0 {
-				y.s.drop(live[r.IntN(len(live))])
+				q := live[r.IntN(len(live))]
+				y.s.drop(q)
+				dropped[q] = true
 				y.check()
 			}
 			if r.IntN(50) == 0 {
-				y.s.refit(false)
-				y.epoch++
+				y.s.refit(r.IntN(2) == 0)
+				y.check()
 			}
 			for _, q := range y.step() {
 				finished++
+				dropped[q] = true
 				if len(q.ids) != q.prompt+q.max {
 					t.Fatalf("seed %d: %d tokens, want %d", seed, len(q.ids)-q.prompt, q.max)
 				}
 			}
 		}
-		for len(y.s.running)+len(y.s.waiting) > 0 {
-			finished += len(y.step())
+		finished += len(y.run(100_000))
+		for _, q := range live {
+			if !dropped[q] && len(q.ids) != q.prompt+q.max {
+				t.Fatalf("seed %d: a sequence has %d of %d tokens at the end", seed, len(q.ids)-q.prompt, q.max)
+			}
 		}
-		if finished == 0 {
-			t.Errorf("seed %d: %d finished", seed, finished)
+		if used := inUse(t, y.s); used != 0 || finished == 0 || len(y.s.running)+len(y.s.waiting) != 0 {
+			t.Errorf("seed %d: %d pages in use at the end, %d finished", seed, used, finished)
 		}
 		preemptions += y.s.counts.preemptions
 	}

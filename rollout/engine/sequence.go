@@ -159,3 +159,9 @@ func (q *sequence) lastRow() (int32, bool) {
 	}
 	return 0, false
 }
+
+// planned tells whether the step computes q's last token or others of its own.
+func (q *sequence) planned() bool {
+	_, last := q.lastRow()
+	return last || len(q.leaf.rows) > 0
+}
