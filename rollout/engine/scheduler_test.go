@@ -162,7 +162,8 @@ func inUse(t *testing.T, s *scheduler) (used int) {
 			t.Fatalf("node of %d tokens, %d computed, %d pages, %d rows, from %d of %d", len(n.tokens), n.computed, len(n.pages), len(n.rows),
 				n.from, len(n.parent.tokens))
 		}
-		if n.computed < len(n.tokens) && live[n] < len(n.tokens) || n.seq == nil && len(n.tokens) == 0 {
+		if n.computed < len(n.tokens) && live[n] < len(n.tokens) ||
+			n.seq == nil && (len(n.tokens) == 0 || live[n] == 0 && n.epoch != s.epoch) {
 			t.Fatalf("a node of %d tokens, %d computed, %d needed was left behind", len(n.tokens), n.computed, live[n])
 		}
 		if seen[n.parent] || !slices.Contains(n.parent.children, n) {
@@ -280,6 +281,47 @@ func TestTheNextTurnComputesOnlyTheDelta(t *testing.T) {
 	y.run(10)
 	if got := y.rows - before; got != len(other)-50 {
 		t.Errorf("after a change at token 50 of %d, %d rows were computed", len(other), got)
+	}
+}
+
+func TestTheNextTurnComputesOnlyTheDeltaAfterAPreemption(t *testing.T) {
+	y := newToy(t, 100, 4, 1000)
+	q, other := text(count(100, 0), 30), text(count(90, 500), 60)
+	y.s.add(q)
+	y.s.add(other)
+	y.run(10)
+	y.s.requeue(q) // before it is evicted
+	before := y.rows
+	y.run(100)
+	if got := y.rows - before; got != 20+50 { // each step one row; 10 tokens were drawn, the last of them not computed
+		t.Errorf("%d rows after the preemption", got)
+	}
+	before = y.rows
+	y.s.add(text(append(slices.Clone(q.ids), count(20, 5000)...), 1))
+	y.run(10)
+	if got := y.rows - before; got != 21 {
+		t.Errorf("the second turn computed %d rows, want 20 and the last token", got)
+	}
+}
+
+func TestAdmissionLeavesAPageOfGrowthForEachThatRuns(t *testing.T) {
+	for _, tc := range []struct{ shared, running int }{
+		{0, 3},   // 2 pages each: 6 and 2 of growth of 10; a fourth would need 8 and 3
+		{128, 9}, // 2 pages in all, and 8 of growth
+	} {
+		y := newToy(t, 10, 100, 1000)
+		for i := range 20 {
+			y.s.add(text(append(count(tc.shared, 0), count(100-100*min(tc.shared, 1), 1000*(i+1))...), 20))
+		}
+		for range 3 {
+			y.step()
+			if len(y.s.running) != tc.running {
+				t.Fatalf("%d of prompts that share %d tokens run, want %d", len(y.s.running), tc.shared, tc.running)
+			}
+			if tc.shared == 0 {
+				y.s.drop(y.s.running[1])
+			}
+		}
 	}
 }
 

@@ -93,8 +93,11 @@ func (n *node) longest(tokens []uint64, epoch int) (best *node, own int) {
 	for own < len(n.tokens) && own < len(rest) && n.tokens[own] == rest[own] {
 		own++
 	}
+	if own == len(rest) {
+		return n, own
+	}
 	best, matched := n, own
-	for i := 0; i < len(n.children) && n.children[i].from <= matched && n.children[i].from < len(rest); {
+	for i := 0; i < len(n.children) && n.children[i].from <= matched; {
 		from := n.children[i].from
 		for i = n.child(from, rest[from:from+1]); i < len(n.children); i++ {
 			c := n.children[i]
@@ -180,9 +183,9 @@ func (t *tree) cut(n *node, length int) {
 
 // page takes a free page, or the last page of the leaf that was unused for longest; false when all are in use.
 func (t *tree) page() (int32, bool) {
-	for e := t.used.Front(); e != nil && len(t.free) == 0; e = e.Next() { // past few that are not in use
+	for e := t.used.Front(); e != nil && len(t.free) == 0; e = e.Next() { // past those in use only
 		n := e.Value.(*node)
-		if kept := n.kept(); n.seq == nil && len(n.rows) == 0 && len(n.pages) > pagesFor(kept) {
+		if kept := n.kept(); n.seq == nil && len(n.pages) > pagesFor(kept) {
 			t.cut(n, max(kept, (len(n.pages)-1)*pageSize))
 		}
 	}
