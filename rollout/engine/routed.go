@@ -42,7 +42,7 @@ func (r routes) collect(q *sequence) {
 	q.routed.Layers, q.routed.K = r.layers, r.k
 	known := len(q.routed.Experts) / row
 	q.routed.Experts = slices.Grow(q.routed.Experts, (end-known)*row)
-	for _, l := range q.chain() {
+	for _, l := range q.chain(nil) {
 		n := l.node
 		for i := max(known-n.start, 0); i < min(l.length, end-n.start); i++ {
 			slot := int(n.pages[i/pageSize])*pageSize + i%pageSize

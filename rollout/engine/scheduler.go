@@ -33,6 +33,8 @@ type plan struct {
 	draws  []draw
 	nodes  []*node         // with rows in the batch
 	images []rollout.Image // with rows in the batch
+	links  []link          // scratch
+	ranges []int32         // scratch
 }
 
 // draw says that the logits of a batch row give q's next token.
@@ -64,12 +66,13 @@ func (s *scheduler) add(q *sequence) {
 
 // drop takes a sequence out that has finished or was cancelled.
 func (s *scheduler) drop(q *sequence) {
-	s.waiting = remove(s.waiting, q)
-	if q.leaf != nil {
-		s.running = remove(s.running, q)
-		s.routes.collect(q)
-		s.detach(q)
+	if q.leaf == nil {
+		s.waiting = remove(s.waiting, q)
+		return
 	}
+	s.running = remove(s.running, q)
+	s.routes.collect(q)
+	s.detach(q)
 }
 
 // requeue takes q off its pages and lets it wait at its old place.
@@ -81,7 +84,12 @@ func (s *scheduler) requeue(q *sequence) {
 // extend appends a token to a running sequence.
 func (s *scheduler) extend(q *sequence, id int32) {
 	q.ids, q.tokens = append(q.ids, id), append(q.tokens, uint64(id))
-	q.leaf.tokens = append(q.leaf.tokens, uint64(id))
+	n := q.leaf
+	if len(n.tokens) == 0 {
+		n.unlink()
+		defer n.link()
+	}
+	n.tokens = append(n.tokens, uint64(id))
 }
 
 // refit takes note of new weights, see Config.RefitKV.
@@ -96,15 +104,22 @@ func (s *scheduler) refit(keep bool) {
 
 // admit starts waiting sequences while there is room for all their tokens and a page of growth for each one that runs.
 func (s *scheduler) admit() {
+	if len(s.waiting) == 0 || len(s.running) == s.maxRunning {
+		return
+	}
+	pinned := 0
+	for _, q := range s.running {
+		pinned += s.pin(q)
+	}
 	for len(s.waiting) > 0 && len(s.running) < s.maxRunning {
 		q := s.waiting[0]
 		hit := s.attach(q)
-		if len(s.running) > 0 && s.pinned()+len(s.running) > s.total {
+		if pinned += s.pin(q); len(s.running) > 0 && pinned+len(s.running) > s.total {
 			s.detach(q)
 			return
 		}
 		s.counts.hits += int64(hit)
-		s.waiting = slices.Delete(s.waiting, 0, 1)
+		s.waiting[0], s.waiting = nil, s.waiting[1:]
 		s.running = insert(s.running, q)
 	}
 }
@@ -146,11 +161,11 @@ func (s *scheduler) plan() *plan {
 
 // advance plans at most budget of the rows that q waits for, in order, and returns their number.
 func (s *scheduler) advance(p *plan, q *sequence, budget int) (planned int) {
-	links := q.chain()
-	for i, l := range links {
+	p.links = q.chain(p.links[:0])
+	for i, l := range p.links {
 		n := s.reserve(q, l.node, min(l.length-l.node.done(), budget-planned))
 		if n > 0 {
-			p.add(q, links[:i+1], n)
+			p.add(q, p.links[:i+1], n)
 			planned += n
 		}
 		if l.node.done() < l.length {
@@ -172,7 +187,7 @@ func (s *scheduler) reserve(q *sequence, nd *node, n int) int {
 			continue
 		}
 		i := len(s.running) - 1
-		for i >= 0 && len(s.running[i].leaf.rows) > 0 {
+		for i >= 0 && s.running[i].planned() {
 			i--
 		}
 		if i < 0 || s.running[i].arrival <= q.arrival {
@@ -188,7 +203,7 @@ func (s *scheduler) reserve(q *sequence, nd *node, n int) int {
 func (p *plan) add(q *sequence, links []link, n int) {
 	nd := links[len(links)-1].node
 	own := nd.done()
-	var ranges []int32
+	p.ranges = p.ranges[:0]
 	for i, l := range links {
 		length := l.length
 		if i == len(links)-1 {
@@ -196,11 +211,11 @@ func (p *plan) add(q *sequence, links []link, n int) {
 		}
 		for page := 0; length > 0; page++ {
 			size := min(length, pageSize)
-			ranges = append(ranges, l.node.pages[page]*pageSize, int32(size))
+			p.ranges = append(p.ranges, l.node.pages[page]*pageSize, int32(size))
 			length -= size
 		}
 	}
-	row := p.batch.AddSequence(q.ids[nd.start+own:nd.start+own+n], ranges...)
+	row := p.batch.AddSequence(q.ids[nd.start+own:nd.start+own+n], p.ranges...)
 	for _, i := range p.batch.Place(q.merge, row, nd.start+own, n, q.placed) {
 		p.images = append(p.images, q.images[i])
 	}
@@ -216,6 +231,6 @@ func (p *plan) add(q *sequence, links []link, n int) {
 // commit notes that the step has run.
 func (s *scheduler) commit(p *plan) {
 	for _, n := range p.nodes {
-		n.computed, n.rows = n.done(), nil
+		n.computed, n.rows = n.done(), n.rows[:0]
 	}
 }

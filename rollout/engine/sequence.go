@@ -128,9 +128,8 @@ type link struct {
 	length int
 }
 
-// chain lists the nodes that hold q's tokens, first to last.
-func (q *sequence) chain() []link {
-	var links []link
+// chain appends the nodes that hold q's tokens to links, which are none yet, first to last.
+func (q *sequence) chain(links []link) []link {
 	for n, length := q.leaf, len(q.leaf.tokens); n.parent != nil; n, length = n.parent, n.from {
 		links = append(links, link{n, length})
 	}
@@ -160,4 +159,10 @@ func (q *sequence) lastRow() (int32, bool) {
 		return n.rows[i], true
 	}
 	return 0, false
+}
+
+// planned tells whether the step computes q's last token or others of its own.
+func (q *sequence) planned() bool {
+	_, last := q.lastRow()
+	return last || len(q.leaf.rows) > 0
 }
