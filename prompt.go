@@ -51,13 +51,12 @@ type prompt struct {
 func (p *prompt) decode(line []byte, known map[string]any) (err error) {
 	known["ids"], known["messages"] = &p.ids, &p.messages
 	known["tools"], known["add_generation_prompt"] = &p.options.Tools, &p.options.AddGenerationPrompt
-	if p.options.Extra, err = decodeObject(line, known); err != nil {
-		return err
+	p.options.Extra, err = decodeObject(line, known)
+	if err == nil && p.messages == nil {
+		err = unknownKey(p.options.Extra, known)
 	}
-	if p.messages == nil {
-		if err = unknownKey(p.options.Extra, known); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	missing := []bool{p.text == nil, p.ids == nil, p.messages == nil}
 	if len(slices.DeleteFunc(missing, func(m bool) bool { return m })) != 1 {
@@ -76,11 +75,10 @@ func decodeObject(text []byte, known map[string]any) (others map[string]any, err
 	others = map[string]any{}
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		value, into := object[key], known[key]
-		switch {
-		case into == nil:
+		if into == nil {
 			others[key] = value
-			continue
-		case string(value) == "null":
+		}
+		if into == nil || string(value) == "null" {
 			continue
 		}
 		if _, list := into.(*[]string); list && value[0] == '"' {
@@ -97,16 +95,17 @@ func decodeObject(text []byte, known map[string]any) (others map[string]any, err
 	return others, nil
 }
 
-// unknownKey is the error for the first of others.
+// unknownKey is the error for the first of others, if there is one.
 func unknownKey(others, known map[string]any) error {
-	for _, key := range slices.Sorted(maps.Keys(others)) {
-		key = key[:min(len(key), 64)]
-		nearest := slices.MinFunc(slices.Sorted(maps.Keys(known)), func(a, b string) int {
-			return trainer.EditDistance(key, a) - trainer.EditDistance(key, b)
-		})
-		return fmt.Errorf("unknown key %q; the nearest known key is %q", key, nearest)
+	if len(others) == 0 {
+		return nil
 	}
-	return nil
+	key := slices.Min(slices.Collect(maps.Keys(others)))
+	key = key[:min(len(key), 64)]
+	nearest := slices.MinFunc(slices.Sorted(maps.Keys(known)), func(a, b string) int {
+		return trainer.EditDistance(key, a) - trainer.EditDistance(key, b)
+	})
+	return fmt.Errorf("unknown key %q; the nearest known key is %q", key, nearest)
 }
 
 // render gives the ids of p, and the text of messages.

@@ -1,6 +1,7 @@
 package molt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,6 @@ func serveVerb(ctx context.Context, o options, _ server) error {
 			select {
 			case <-ctx.Done():
 			case err = <-served:
-				served <- err
 			}
 		}
 		if ctx.Err() != nil { // to be stopped is how serving ends; if the engine failed, together says so
@@ -64,7 +64,6 @@ func serveVerb(ctx context.Context, o options, _ server) error {
 		if s.Shutdown(wait) != nil {
 			_ = s.Close()
 		}
-		<-served
 		return err
 	})
 }
@@ -122,16 +121,14 @@ func (e *endpoints) encode(value any, err error) (status int, text []byte) {
 	if err == nil {
 		text, err = encode(value)
 	}
-	var r refusal
-	switch {
-	case err == nil:
+	if err == nil {
 		return http.StatusOK, text
-	case errors.As(err, &r):
+	}
+	status = http.StatusInternalServerError
+	if r := (refusal{}); errors.As(err, &r) {
 		status = r.status
-	case errors.Is(err, rollout.ErrDead) || e.stopping.Err() != nil:
+	} else if errors.Is(err, rollout.ErrDead) || e.stopping.Err() != nil {
 		status = http.StatusServiceUnavailable
-	default:
-		status = http.StatusInternalServerError
 	}
 	kind := strings.TrimSuffix(strings.ReplaceAll(http.StatusText(status), " ", ""), "Error") + "Error"
 	text, _ = encode(map[string]any{"error": map[string]any{"message": err.Error(), "type": kind, "code": status}}) // cannot fail
@@ -141,20 +138,17 @@ func (e *endpoints) encode(value any, err error) (status int, text []byte) {
 // read takes a body whose values go where known says.
 func read(w http.ResponseWriter, r *http.Request, known map[string]any) error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxLine))
-	if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
+	if errors.As(err, new(*http.MaxBytesError)) {
 		return refusal{http.StatusRequestEntityTooLarge, fmt.Errorf("the body is larger than %d MB", maxLine>>20)}
 	}
 	var others map[string]any
 	if err == nil {
 		others, err = decodeObject(body, known)
 	}
-	if err == nil {
-		err = unknownKey(others, known)
+	if err = cmp.Or(err, unknownKey(others, known)); err != nil {
+		err = refusal{http.StatusBadRequest, err}
 	}
-	if err != nil {
-		return refusal{http.StatusBadRequest, err}
-	}
-	return nil
+	return err
 }
 
 func (e *endpoints) health(http.ResponseWriter, *http.Request) (any, error) {
