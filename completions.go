@@ -31,9 +31,7 @@ type asked struct {
 	stopIDs              []int32
 	withIDs, stream      bool // token ids in the answer; the answer as it comes
 	hideSpecial, special bool // no special tokens in texts; the tokenizer's own around prompts
-	options              struct {
-		Usage bool `json:"include_usage"`
-	}
+	options              map[string]any
 }
 
 // off is a value that may only ask for what is done anyway.
@@ -170,16 +168,17 @@ func (e *endpoints) complete(w http.ResponseWriter, r *http.Request) (any, error
 	var all sync.WaitGroup
 	chunks, choices, usage := make(chan choice), make([]choice, q.n*len(q.prompts)), map[string]int{}
 	for i := range choices {
-		p := &sample{asked: q, choice: choice{Index: i}, prompt: q.prompts[i/q.n], chunks: chunks, seed: rand.Uint64()}
+		ids, seed := q.prompts[i/q.n], rand.Uint64()
 		if q.seed != nil {
-			p.seed = *q.seed
+			seed = *q.seed
 		}
 		if i%q.n > 0 {
-			p.seed = rollout.MixSeed(p.seed, uint64(i%q.n))
+			seed = rollout.MixSeed(seed, uint64(i%q.n))
 		} else {
-			usage["prompt_tokens"] += len(p.prompt)
+			usage["prompt_tokens"] += len(ids)
 		}
-		all.Go(func() { p.run(ctx) })
+		p := &sample{asked: q, choice: choice{Index: i}, chunks: chunks}
+		all.Go(func() { p.run(ctx, ids, seed) })
 	}
 	go func() { all.Wait(); close(chunks) }()
 	answer := map[string]any{
@@ -211,7 +210,7 @@ func (e *endpoints) complete(w http.ResponseWriter, r *http.Request) (any, error
 		return answer, failed
 	case failed != nil:
 		event(nil, failed)
-	case q.options.Usage:
+	case q.options["include_usage"] == true:
 		answer["choices"] = []choice{}
 		event(answer, nil)
 	}
@@ -224,8 +223,6 @@ type sample struct {
 	*asked
 	choice  // what was not sent yet
 	chunks  chan<- choice
-	prompt  []int32
-	seed    uint64
 	decoder *multimodal.Stream // nil without a tokenizer
 	matcher *multimodal.Matcher
 	text    strings.Builder
@@ -236,11 +233,11 @@ type sample struct {
 }
 
 // run generates the choice and sends it; in a stream, what there is of it with each token.
-func (p *sample) run(ctx context.Context) {
-	r := rollout.Request{IDs: p.prompt, Sampling: p.Sampling, Stop: p}
-	r.Sampling.Seed = p.seed
+func (p *sample) run(ctx context.Context, ids []int32, seed uint64) {
+	r := rollout.Request{IDs: ids, Sampling: p.Sampling, Stop: p}
+	r.Sampling.Seed = seed
 	if p.clear(); p.withIDs {
-		p.Prompt = p.prompt
+		p.Prompt = ids
 	}
 	if p.tok != nil {
 		p.decoder, p.matcher = multimodal.NewStream(p.tok), multimodal.NewMatcher(p.tok, p.stop)
@@ -298,7 +295,8 @@ func (p *sample) add(g rollout.Generated, top []rollout.TopLogP) {
 		}
 		name, logp := p.tokenText(id), number(g.LogP())
 		likely[name] = logp
-		l.Tokens, l.LogP, l.Top, l.Offsets = append(l.Tokens, name), append(l.LogP, logp), append(l.Top, likely), append(l.Offsets, p.offset)
+		l.Tokens, l.LogP, l.Top = append(l.Tokens, name), append(l.LogP, logp), append(l.Top, likely)
+		l.Offsets = append(l.Offsets, p.offset)
 		p.offset += utf8.RuneCountInString(name)
 	}
 	switch {
