@@ -78,16 +78,23 @@ func (f answerer) answer(ctx context.Context, line []byte) answer {
 	if len(line) <= maxLine {
 		value, err = f(ctx, line)
 	}
+	var text []byte
+	if err == nil {
+		text, err = encode(value)
+	}
+	if err != nil {
+		text, _ = encode(map[string]string{"error": err.Error()}) // of a text: cannot fail
+	}
+	return answer{text, err != nil}
+}
+
+// encode is a line of JSON, in which the characters of HTML stay readable.
+func encode(value any) ([]byte, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
-	if err == nil {
-		err = encoder.Encode(value)
-	}
-	if err != nil {
-		_ = encoder.Encode(map[string]string{"error": err.Error()}) // of a text: cannot fail
-	}
-	return answer{b.Bytes(), err != nil}
+	err := encoder.Encode(value)
+	return b.Bytes(), err
 }
 
 // readLine reads a line; the last may lack its end. Of one that is too long it keeps a little more than maxLine bytes.

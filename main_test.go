@@ -41,7 +41,7 @@ func TestBadInputIsOneClearError(t *testing.T) {
 		{"no config", nil, "-config is required"},
 		{"missing config", []string{"-config", "nowhere.toml"}, "nowhere.toml"},
 		{"stray argument", []string{"-config", "run.toml", "train"}, `unexpected argument "train"`},
-		{"unknown command", []string{"train"}, `unknown command "train"; known: generate, score, tokens`},
+		{"unknown command", []string{"train"}, `unknown command "train"; known: generate, score, serve, tokens`},
 		{"unknown key", []string{"-config", tiny(t, "[optim]\nlearning = 1")}, `run.toml:11`},
 		{"nearest key", []string{"-config", tiny(t, "[rollout]\nsample = 1")}, "samples"},
 		{"wrong type", []string{"-config", tiny(t, "[optim]\nlr = \"high\"")}, "lr"},
@@ -67,10 +67,10 @@ func TestBadInputIsOneClearError(t *testing.T) {
 }
 
 func TestHelpExplains(t *testing.T) {
-	overview := []string{"-set table.key=value", "-config file", "molt tokens ", "molt score ", "molt generate "}
+	overview := []string{"-set table.key=value", "-config file", "molt tokens ", "molt score ", "molt generate ", "molt serve "}
 	for args, want := range map[string][]string{
 		"-h": overview, "help": overview,
-		"tokens -h": {`"spans"`, "-model folder"}, "score -h": {`"entropy"`, "-top K"}, "generate --help": {`"finish"`, "-cache MB"},
+		"tokens -h": {`"spans"`, "-model folder"}, "score -h": {`"entropy"`, "-top K"}, "generate --help": {`"finish"`, "-cache MB", "Each JSON line"}, "serve -h": {"curl", "/v1/load", "-addr host:port", "-cache MB"},
 	} {
 		var out bytes.Buffer
 		err := run(context.Background(), strings.Fields(args), nil, nil, &out)

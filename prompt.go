@@ -48,49 +48,64 @@ type prompt struct {
 
 // decode reads a line that may have other keys too, given by where they go. Beside messages, keys that nobody knows are variables of
 // the template.
-func (p *prompt) decode(line []byte, known map[string]any) error {
+func (p *prompt) decode(line []byte, known map[string]any) (err error) {
 	known["ids"], known["messages"] = &p.ids, &p.messages
 	known["tools"], known["add_generation_prompt"] = &p.options.Tools, &p.options.AddGenerationPrompt
-	var object map[string]json.RawMessage
-	if err := json.Unmarshal(line, &object); err != nil {
-		return fmt.Errorf("the line is not a JSON object: %w", err)
+	p.options.Extra, err = decodeObject(line, known)
+	if err == nil && p.messages == nil {
+		err = unknownKey(p.options.Extra, known)
 	}
-	kinds := 0
-	p.options.Extra = map[string]any{}
+	if err != nil {
+		return err
+	}
+	missing := []bool{p.text == nil, p.ids == nil, p.messages == nil}
+	if len(slices.DeleteFunc(missing, func(m bool) bool { return m })) != 1 {
+		return errors.New("the line must have exactly one of ids and messages, or for molt tokens text")
+	}
+	return nil
+}
+
+// decodeObject reads a JSON object whose values go where known says, and gives the others. null is as if it were not there, and a
+// string a list of one where a list is known.
+func decodeObject(text []byte, known map[string]any) (others map[string]any, err error) {
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(text, &object); err != nil {
+		return nil, fmt.Errorf("this is not a JSON object: %w", err)
+	}
+	others = map[string]any{}
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		value, into := object[key], known[key]
-		switch {
-		case into == nil:
-			p.options.Extra[key] = value
+		if into == nil {
+			others[key] = value
+		}
+		if into == nil || string(value) == "null" {
 			continue
-		case string(value) == "null": // as if it were not there
-			continue
-		case key == "text" || key == "ids" || key == "messages":
-			kinds++
 		}
 		if _, list := into.(*[]string); list && value[0] == '"' {
 			value = slices.Concat([]byte("["), value, []byte("]"))
 		}
 		err := json.Unmarshal(value, into)
-		if err == nil && key == "ids" && bytes.ContainsAny(value, "-n") { // among numbers
+		if _, ids := into.(*[]int32); ids && err == nil && bytes.ContainsAny(value, "-n") { // among numbers
 			err = errors.New("an id is negative or null")
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", key, err)
+			return nil, fmt.Errorf("%s: %w", key, err)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(p.options.Extra)) {
-		if key = key[:min(len(key), 64)]; p.messages == nil {
-			nearest := slices.MinFunc(slices.Sorted(maps.Keys(known)), func(a, b string) int {
-				return trainer.EditDistance(key, a) - trainer.EditDistance(key, b)
-			})
-			return fmt.Errorf("unknown key %q; the nearest known key is %q", key, nearest)
-		}
+	return others, nil
+}
+
+// unknownKey is the error for the first of others, if there is one.
+func unknownKey(others, known map[string]any) error {
+	if len(others) == 0 {
+		return nil
 	}
-	if kinds != 1 {
-		return errors.New("the line must have exactly one of ids and messages, or for molt tokens text")
-	}
-	return nil
+	key := slices.Min(slices.Collect(maps.Keys(others)))
+	key = key[:min(len(key), 64)]
+	nearest := slices.MinFunc(slices.Sorted(maps.Keys(known)), func(a, b string) int {
+		return trainer.EditDistance(key, a) - trainer.EditDistance(key, b)
+	})
+	return fmt.Errorf("unknown key %q; the nearest known key is %q", key, nearest)
 }
 
 // render gives the ids of p, and the text of messages.

@@ -29,22 +29,50 @@ tokens at the line's temperature, at 1 when greedy, before anything was cut off.
 const maxParallel = 256
 
 func generateVerb(ctx context.Context, o options, serve server) error {
-	shape, err := model.PeekConfig(o.model)
+	g, err := newGenerator(o)
 	if err != nil {
 		return err
+	}
+	return together(ctx, g.engine.Run, func(ctx context.Context) error {
+		if err := g.engine.LoadFile(ctx, 0, o.model); err != nil {
+			return err
+		}
+		return serve(ctx, maxParallel, g.answer)
+	})
+}
+
+// generator answers by an engine.
+type generator struct {
+	textSide
+	engine         *engine.Engine
+	vocab, context int
+	ends           []int32 // ids that end a text
+}
+
+// newGenerator makes one that has no weights yet.
+func newGenerator(o options) (*generator, error) {
+	shape, err := model.PeekConfig(o.model)
+	if err != nil {
+		return nil, err
 	}
 	text := openText(o.model, shape.Vision)
 	if text.noTok != nil && !errors.Is(text.noTok, fs.ErrNotExist) {
-		return text.noTok
+		return nil, text.noTok
 	}
 	cfg := engine.DefaultConfig()
-	cfg.CacheMB = o.cacheMB
+	cfg.CacheMB, cfg.MaxRunning, cfg.StepTokens = o.cacheMB, o.maxRunning, max(cfg.StepTokens, o.maxRunning)
+	cfg.Context = shape.Context
 	if bytes := shape.CacheBytes(o.dtype); bytes > 0 {
-		cfg.Context = min(shape.Context, o.cacheMB<<20/bytes/64*64) // whole pages
+		cfg.Context = min(cfg.Context, o.cacheMB<<20/bytes/64*64) // whole pages
+	}
+	if o.context > cfg.Context {
+		return nil, fmt.Errorf("-context is %d: at most %d fit the model, of %d, and -cache", o.context, cfg.Context, shape.Context)
+	} else if o.context > 0 {
+		cfg.Context = o.context
 	}
 	eng, err := engine.New(cfg, shape, o.dtype, o.threads)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	g := &generator{textSide: text, engine: eng, vocab: shape.Vocab, context: cfg.Context, ends: shape.EOS}
 	if text.chat != nil {
@@ -52,20 +80,7 @@ func generateVerb(ctx context.Context, o options, serve server) error {
 	} else if text.tok != nil {
 		g.ends = append(text.tok.EOS(), g.ends...)
 	}
-	return together(ctx, eng.Run, func(ctx context.Context) error {
-		if err := eng.LoadFile(ctx, 0, o.model); err != nil {
-			return err
-		}
-		return serve(ctx, maxParallel, g.answer)
-	})
-}
-
-// generator answers lines by an engine.
-type generator struct {
-	textSide
-	engine         *engine.Engine
-	vocab, context int
-	ends           []int32 // ids that end a text
+	return g, nil
 }
 
 type generated struct {
