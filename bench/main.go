@@ -28,21 +28,21 @@ import (
 
 // job is one comparison, which each side reads from its standard input. Lengths are in tokens.
 type job struct {
-	Name    string  `json:"name"`   // of the figure
-	Memory  string  `json:"memory"` // name of the figure of peak memory, where that is one
+	Name    string   `json:"name"`    // of the figure
+	Memory  string   `json:"memory"`  // name of the figure of peak memory, where that is one
 	Figures []string `json:"figures"` // serve: those asked for, of which it has many
-	Rounds  int     `json:"rounds"` // processes of each side; medians count
-	Kind    string  `json:"kind"`   // see ours and peers.py; "serve": see serve.py
-	DType   string  `json:"dtype"`
-	Threads int     `json:"threads"`
-	Models  string  `json:"models"`  // the folder that scripts/fetch and scripts/peers fill
-	Batch   int     `json:"batch"`   // sequences at once; grpo: prompts
-	Length  int     `json:"length"`  // of a prompt to continue, or of a row to train on; allreduce: numbers
-	New     int     `json:"new"`     // generated
-	Micro   int     `json:"micro"`   // train: rows in a micro-batch
-	Samples int     `json:"samples"` // grpo: of one prompt
-	Steps   int     `json:"steps"`   // measured, after one that is not
-	LR      float64 `json:"lr"`
+	Rounds  int      `json:"rounds"`  // processes of each side; medians count
+	Kind    string   `json:"kind"`    // see ours and peers.py; "serve": see serve.py
+	DType   string   `json:"dtype"`
+	Threads int      `json:"threads"`
+	Models  string   `json:"models"`  // the folder that scripts/fetch and scripts/peers fill
+	Batch   int      `json:"batch"`   // sequences at once; grpo: prompts
+	Length  int      `json:"length"`  // of a prompt to continue, or of a row to train on; allreduce: numbers
+	New     int      `json:"new"`     // generated
+	Micro   int      `json:"micro"`   // train: rows in a micro-batch
+	Samples int      `json:"samples"` // grpo: of one prompt
+	Steps   int      `json:"steps"`   // measured, after one that is not
+	LR      float64  `json:"lr"`
 }
 
 // jobs lists those that are always done, or all.

@@ -39,8 +39,8 @@ def server(log, *command):
         port = free.getsockname()[1]
     env = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_CPU_KVCACHE_SPACE": "2"}
     with open(log, "w") as out:
-        process = subprocess.Popen(
-            [c.replace("PORT", str(port)) for c in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True)
+        command = [c.replace("PORT", str(port)) for c in command]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True)
     try:
         wait(process, port, log)
         yield process, port, log
@@ -87,7 +87,7 @@ async def wave(session, job, batch, new, stream=False):
         async with session.post("/v1/completions", json=body) as response:
             if response.status != 200:
                 raise ValueError(response.status, await response.text())
-            async for line in response.content if stream else [await response.read()]:
+            async for line in response.content:
                 line = line.removeprefix(b"data: ").strip()
                 if line.startswith(b"{"):
                     count += len(json.loads(line)["choices"][0]["token_ids"])
@@ -118,9 +118,10 @@ def main(*ours):
     job = json.load(sys.stdin)
     dtype, names, figures = job["dtype"], set(job["figures"]), []
     peers.torch.set_num_threads(job["threads"])
-    with server(f"build/serve-molt-{dtype}.log", *ours, "-addr", "127.0.0.1:PORT") as molt, server(
-            f"build/serve-vllm-{dtype}.log", os.path.join(os.path.dirname(sys.executable), "vllm"), "serve", peers.folder(job), "--dtype", dtype,
-            "--max-model-len", "2048", "--served-model-name", "policy", "--host", "127.0.0.1", "--port", "PORT") as vllm:
+    ours += "-addr", "127.0.0.1:PORT"
+    vllm = [os.path.join(os.path.dirname(sys.executable), "vllm"), "serve", peers.folder(job), "--dtype", dtype, "--max-model-len", "2048",
+            "--served-model-name", "policy", "--host", "127.0.0.1", "--port", "PORT"]
+    with server(f"build/serve-molt-{dtype}.log", *ours) as molt, server(f"build/serve-vllm-{dtype}.log", *vllm) as peer:
         for batch in 1, 8, 32, 64:
             rate = {"name": f"serve_b{batch}_{dtype}", "unit": "tokens/s", "sides": [[], []]}
             first = {"name": f"serve_ttft_b{batch}", "unit": "ms", "sides": [[], []]}
@@ -128,12 +129,12 @@ def main(*ours):
                 continue
             figures += [rate | peers.products(job | {"batch": batch}), first]
             for _ in range(job["rounds"]):
-                for side, (_, *address) in enumerate([molt, vllm]):
+                for side, (_, *address) in enumerate([molt, peer]):
                     numbers = asyncio.run(measure(job, *address, batch, first["name"] in names))
                     for figure, number in zip([rate, first], numbers):
                         figure["sides"][side].append(number)
                 print(rate, first, file=sys.stderr)
-        figures.append({"name": "serve_memory", "unit": "MiB", "sides": [[peak(molt[0])], [peak(vllm[0])]]})
+        figures.append({"name": "serve_memory", "unit": "MiB", "sides": [[peak(molt[0])], [peak(peer[0])]]})
     json.dump(figures, sys.stdout)
 
 
