@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -20,7 +19,6 @@ import (
 	"github.com/molt-go/molt"
 	"github.com/molt-go/molt/multimodal"
 	"github.com/molt-go/molt/rollout"
-	"github.com/molt-go/molt/rollout/engine"
 	"github.com/molt-go/molt/torch"
 	"github.com/molt-go/molt/torch/model"
 	"github.com/molt-go/molt/torch/optim"
@@ -30,7 +28,7 @@ import (
 func (j job) model() string { return filepath.Join(j.Models, "SmolLM2-135M-Instruct.Q4_1.gguf") }
 
 // ours is our side: it reads a job and prints a report.
-func ours() error {
+func ours(parts bool) error {
 	var j job
 	if err := json.NewDecoder(os.Stdin).Decode(&j); err != nil {
 		return fmt.Errorf("the job on standard input: %w", err)
@@ -49,6 +47,10 @@ func ours() error {
 		r, err = j.encode()
 	case "generate":
 		r, err = j.generate(ctx, dtype)
+	case "group":
+		r, err = j.group(ctx, dtype, parts)
+	case "refit":
+		r, err = j.refit(ctx, dtype)
 	case "allreduce":
 		r, err = j.allreduce(dtype)
 	case "op":
@@ -58,49 +60,6 @@ func ours() error {
 		err = torch.Do(j.Threads, func(s *torch.Scope) error { r, err = j.train(ctx, s, dtype); return err })
 	}
 	return errors.Join(err, json.NewEncoder(os.Stdout).Encode(r))
-}
-
-// generate measures the engine: a batch of requests, sent at once, each with a prompt of its own.
-func (j job) generate(ctx context.Context, dtype torch.DType) (report, error) {
-	shape, err := model.PeekConfig(j.model())
-	if err != nil {
-		return report{}, err
-	}
-	e, err := engine.New(engine.DefaultConfig(), shape, dtype, j.Threads)
-	if err != nil {
-		return report{}, err
-	}
-	go e.Run(ctx) // its error comes out of Load and Generate too
-	if err := e.LoadFile(ctx, 0, j.model()); err != nil {
-		return report{}, err
-	}
-	rng := rand.New(rand.NewPCG(1, 2))
-	batch := func(tokens int) (err error) {
-		errs := make(chan error, j.Batch)
-		for range j.Batch {
-			r := rollout.Request{Sampling: rollout.Sampling{Temperature: 1, MaxTokens: tokens, Seed: rng.Uint64(), IgnoreEOS: true}}
-			for range j.Length {
-				r.IDs = append(r.IDs, 100+rng.Int32N(int32(shape.Vocab)-200))
-			}
-			go func() {
-				c, err := e.Generate(ctx, r)
-				if err == nil && len(c.Tokens) != tokens {
-					err = fmt.Errorf("%d tokens instead of %d", len(c.Tokens), tokens)
-				}
-				errs <- err
-			}()
-		}
-		for range j.Batch {
-			err = errors.Join(err, <-errs)
-		}
-		return err
-	}
-	if err := batch(4); err != nil { // to warm up
-		return report{}, err
-	}
-	start := time.Now()
-	err = batch(j.New)
-	return report{Value: float64(j.Batch*j.New) / time.Since(start).Seconds()}, err
 }
 
 // encode measures the tokenizer on the reference's texts in languages of people and in the forms of chats, one after the other.

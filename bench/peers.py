@@ -35,12 +35,13 @@ def generate(job):
     tokens(4)  # to warm up
     start = time.perf_counter()
     tokens(job["new"])
-    return {"value": batch * job["new"] / (time.perf_counter() - start), "bound": batch / products(model, batch)}
+    return {"value": batch * job["new"] / (time.perf_counter() - start)} | products(job, model)
 
 
 @torch.no_grad()
-def products(model, batch):
-    """Seconds of the matrix products of a decode step alone, those of one input fused."""
+def products(job, model=None):
+    """Tokens/s of the matrix products of a decode step alone, those of one input fused."""
+    model, batch = model or load(job), job["batch"]
     weights = [model.lm_head.weight]
     for layer in model.model.layers:
         a, m = layer.self_attn, layer.mlp
@@ -53,7 +54,20 @@ def products(model, batch):
         for x, w in zip(inputs, weights):
             torch.nn.functional.linear(x, w)
         times.append(time.perf_counter() - start)
-    return min(times)
+    return {"bound": batch / min(times)}
+
+
+@torch.no_grad()
+def refit(job):
+    source = [p.float() for p in load(job).parameters()]
+    target = [p.to(getattr(torch, job["dtype"]), copy=True) for p in source]
+    times = []
+    for _ in range(1 + job["steps"]):
+        start = time.perf_counter()
+        for t, p in zip(target, source):
+            t.copy_(p)
+        times.append(time.perf_counter() - start)
+    return {"value": statistics.median(times[1:]) * 1e3}
 
 
 def train(job):
@@ -197,7 +211,8 @@ def run():
     job = json.load(sys.stdin)
     torch.set_num_threads(job["threads"])
     torch.manual_seed(0)
-    kinds = {"generate": generate, "train": train, "grpo": grpo, "allreduce": allreduce, "adamw": adamw, "op": op, "encode": encode}
+    kinds = {"generate": generate, "products": products, "refit": refit, "train": train, "grpo": grpo, "allreduce": allreduce,
+             "adamw": adamw, "op": op, "encode": encode}
     json.dump(kinds[job["kind"]](job), answer)
 
 
