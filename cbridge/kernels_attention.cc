@@ -64,15 +64,16 @@ inline void unpack(const T* const* rows, int d, int dp, int j0, int j1, float* p
     for (; i < dp; i++) plain[j * dp + i] = i < d ? get(rows[j] + i) : 0;
   }
   for (int j = 0; turned && j < kTile; j += 16) {
-    int first = j < j0 ? j0 : j, last = j + 16 < j1 ? j + 16 : j1, i = 0;
+    const bool all = j >= j0 && j + 16 <= j1;
+    int i = 0;
     for (; i + 16 <= d; i += 16) {
-      V a[16] = {};
-      for (int r = first; r < last; r++) a[r - j] = load(rows[r] + i);
-      turn(a);
+      V a[16];
+      for (int r = 0; r < 16; r++) a[r] = all || (j + r >= j0 && j + r < j1) ? load(rows[j + r] + i) : V{};
+      if (all || (j < j1 && j + 16 > j0)) turn(a);
       for (int r = 0; r < 16; r++) store(turned + (i + r) * kTile + j, a[r]);
     }
     for (; i < d; i++)
-      for (int r = j; r < j + 16; r++) turned[i * kTile + r] = r >= first && r < last ? get(rows[r] + i) : 0;
+      for (int r = j; r < j + 16; r++) turned[i * kTile + r] = r >= j0 && r < j1 ? get(rows[r] + i) : 0;
   }
 }
 
@@ -104,6 +105,7 @@ void fetch(const Attention& a, Walk& walk, int h, int32_t tile, int32_t lo, int3
     const int64_t slot = walk.slot(first + j);
     k[j] = (const T*)a.k + slot * a.k_stride + h * a.d;
     v[j] = (const T*)a.v + slot * a.v_stride + h * a.d;
+    for (int i = 0; i < a.d; i += 64 / int(sizeof(T))) __builtin_prefetch(k[j] + i), __builtin_prefetch(v[j] + i);
   }
   unpack(k, a.d, padded(a.d), j0, j1, kplain, kturned);
   unpack(v, a.d, padded(a.d), j0, j1, vplain, vturned);

@@ -1,6 +1,6 @@
 // y = x·wᵀ + b. An element of y is one chain of sums over k, ascending, so it depends on its row of x and its row of w only, however many
-// rows there are. Weights are read as they lie, once, and turned in the cache, 48 rows at a time: at the speed of memory where rows of x
-// are few.
+// rows there are. Weights are read as they lie, once, and turned in the cache, a few dozen rows at a time: at the speed of memory where
+// rows of x are few.
 #include "simd.h"
 #if defined(__AVX512BF16__) || defined(__AMX_BF16__)
 #include <immintrin.h>
@@ -9,78 +9,102 @@
 namespace molt {
 namespace {
 
-#ifdef __AVX512F__
-constexpr int kRows = 8;  // rows of x, times 48 columns of y, whose sums fit the registers
+// One register. Sums of kRows rows of x times three registers of columns, those and an element of x fill the registers that there are.
+#if defined(__AVX512F__)
+constexpr int kLanes = 16, kRows = 8;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8, kRows = 4;
 #else
-constexpr int kRows = 2;
+constexpr int kLanes = 4, kRows = 4;
 #endif
-constexpr int kColumns = 48;
+constexpr int kColumns = 3 * kLanes;
+typedef float L __attribute__((vector_size(4 * kLanes), aligned(4)));
+typedef int32_t LI __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t LU __attribute__((vector_size(4 * kLanes)));
+typedef uint16_t LH __attribute__((vector_size(2 * kLanes), aligned(2)));
 
 // Operands are units of 32 bits: an element as float32, or a pair of bfloat16 where the processor multiplies those.
+inline L units(const float* p) { return *(const L*)p; }
+inline L mac(L a, L x, L w, const float*) { return a + x * w; }
 #ifdef __AVX512BF16__
 template <class T>
 constexpr int kUnit = 4 / sizeof(T);  // elements
-inline V units(const bf16* p) {
-  V v;
-  memcpy(&v, p, 64);
-  return v;
-}
-inline V mac(V a, V x, V w, const bf16*) { return (V)_mm512_dpbf16_ps((__m512)a, (__m512bh)x, (__m512bh)w); }
+inline L units(const bf16* p) { return *(const L*)(const void*)p; }
+inline L mac(L a, L x, L w, const bf16*) { return (L)_mm512_dpbf16_ps((__m512)a, (__m512bh)x, (__m512bh)w); }
 #else
 template <class T>
 constexpr int kUnit = 1;
-inline V units(const bf16* p) { return load(p); }
-inline V mac(V a, V x, V w, const bf16*) { return a + x * w; }
+inline L units(const bf16* p) { return (L)(__builtin_convertvector(*(const LH*)p, LU) << 16); }
+inline L mac(L a, L x, L w, const bf16*) { return a + x * w; }
 #endif
-inline V units(const float* p) { return load(p); }
-inline V mac(V a, V x, V w, const float*) { return a + x * w; }
 
-// Sixteen units of a row that has so many elements left; what is missing is zero.
+// A register of units of a row that has so many elements left; what is missing is zero.
 template <class T>
-inline V units(const T* p, int64_t left) {
-  if (left >= 16 * kUnit<T>) return units(p);
-  T part[16 * kUnit<T>] = {};
+inline L units(const T* p, int64_t left) {
+  if (left >= kLanes * kUnit<T>) return units(p);
+  T part[kLanes * kUnit<T>] = {};
   memcpy(part, p, left * sizeof(T));
   return units(part);
 }
 
 template <class T>
-inline int64_t length(int64_t k) {  // of a row in units
+inline int64_t length(int64_t k) {  // of a packed row
   return (k + 16 * kUnit<T> - 1) / (16 * kUnit<T>) * 16;
 }
 
-// Up to 16 rows of elements become columns of units, out[unit · stride + row]; missing rows are zeros.
+// As many registers as one has lanes, rows of a matrix, become its columns: each round brings rows i and i + half side by side.
+inline void turn_block(L* a) {
+#if defined(__AVX512F__)
+  turn(a);
+#else
+#ifdef __AVX2__
+  const LI low = {0, 8, 1, 9, 2, 10, 3, 11}, high = {4, 12, 5, 13, 6, 14, 7, 15};
+#else
+  const LI low = {0, 4, 1, 5}, high = {2, 6, 3, 7};
+#endif
+  L t[kLanes];
+  for (int s = 1; s < kLanes; s *= 2, memcpy(a, t, sizeof t))
+    for (int i = 0; i < kLanes / 2; i++) {
+      t[2 * i] = __builtin_shuffle(a[i], a[i + kLanes / 2], low);
+      t[2 * i + 1] = __builtin_shuffle(a[i], a[i + kLanes / 2], high);
+    }
+#endif
+}
+
+// Up to kLanes rows of elements become columns of units, out[unit · stride + row], as many as a packed row has; missing rows are zeros.
 template <class T>
 inline void turn_rows(const T* x, int64_t rows, int64_t k, float* out, int stride) {
-  for (int64_t i = 0; i < k; i += 16 * kUnit<T>) {
-    V a[16] = {};
-    for (int r = 0; r < 16 && r < rows; r++) a[r] = units(x + r * k + i, k - i);
-    turn(a);
-    for (int r = 0; r < 16; r++, out += stride) store(out, a[r]);
+  for (int64_t i = 0; i < length<T>(k); i += kLanes) {
+    L a[kLanes] = {};
+    for (int r = 0; r < kLanes && r < rows && i * kUnit<T> < k; r++) a[r] = units(x + r * k + i * kUnit<T>, k - i * kUnit<T>);
+    turn_block(a);
+    for (int r = 0; r < kLanes; r++, out += stride) *(L*)out = a[r];
   }
 }
 
 template <class T>
 void pack(const void* x, int64_t m, int64_t k, float* out) {
-  turn_rows((const T*)x, m, k, out, kPack);
+  for (int r = 0; r < kPack; r += kLanes) turn_rows((const T*)x + r * k, m - r, k, out + r, kPack);
 }
 
-// Up to 48 columns of y for M rows of x, both in columns of units.
+// Up to three registers of columns of y for M rows of x, both in columns of units.
 template <class T, int M>
 inline void tile(const float* x, const float* w, const float* bias, int64_t n, int64_t len, T* y, int64_t ldy) {
-  V s[M][3] = {};
+  L s[M][3] = {};
   for (int64_t i = 0; i < len; i++, x += kPack, w += kColumns) {
-    const V w0 = load(w), w1 = load(w + 16), w2 = load(w + 32);
+    const L *v = (const L*)w, w0 = v[0], w1 = v[1], w2 = v[2];
     for (int m = 0; m < M; m++) {
-      const V v = splat(x[m]);
-      s[m][0] = mac(s[m][0], v, w0, y);
-      s[m][1] = mac(s[m][1], v, w1, y);
-      s[m][2] = mac(s[m][2], v, w2, y);
+      const L e = x[m] - L{};
+      s[m][0] = mac(s[m][0], e, w0, y);
+      s[m][1] = mac(s[m][1], e, w1, y);
+      s[m][2] = mac(s[m][2], e, w2, y);
     }
   }
   for (int m = 0; m < M; m++) {
-    T out[kColumns];
-    for (int c = 0; c < 3; c++) store(out + 16 * c, s[m][c] + load(bias + 16 * c));
+    float sums[48];
+    T out[48];
+    memcpy(sums, s[m], sizeof s[m]);
+    for (int c = 0; c < kColumns; c += 16) store(out + c, load(sums + c) + load(bias + c));
     memcpy(y + m * ldy, out, n * sizeof(T));
   }
 }
@@ -90,13 +114,13 @@ void product(const float* x, const void* pw, const void* pb, int64_t m, int64_t 
   const int64_t len = length<T>(k);
   for (int64_t j = 0; j < n; j += kColumns) {
     const int64_t some = n - j < kColumns ? n - j : kColumns;
-    for (int c = 0; c < kColumns; c += 16) turn_rows((const T*)pw + (j + c) * k, some - c, k, scratch + c, kColumns);
-    float bias[kColumns] = {};
+    for (int c = 0; c < kColumns; c += kLanes) turn_rows((const T*)pw + (j + c) * k, some - c, k, scratch + c, kColumns);
+    float bias[48] = {};
     for (int c = 0; pb && c < some; c++) bias[c] = get((const T*)pb + j + c);
     T* y = (T*)py + j;
     for (int64_t i = 0; i < m;) {
       const float* xi = x + i / kPack * kPack * len + i % kPack;
-      const int rows = m - i >= kRows ? kRows : kRows > 4 && m - i >= 4 ? 4 : 1;
+      const int rows = m - i >= kRows ? kRows : m - i >= 4 ? 4 : 1;  // within a block of packed rows, as kRows divides those
       (rows == kRows ? tile<T, kRows> : rows == 4 ? tile<T, 4> : tile<T, 1>)(xi, scratch, bias, some, len, y + i * ldy, ldy);
       i += rows;
     }

@@ -1,8 +1,6 @@
 // molt::linear, the product of rows and weights, with its gradient. The arithmetic is in kernels_product.cc.
 #include "ops.h"
 
-#include <ATen/cpu/Utils.h>
-
 #include <algorithm>
 #include <atomic>
 #include <vector>
@@ -11,9 +9,9 @@ namespace molt {
 namespace {
 
 const ProductKernels& product_kernels(bool half, int64_t n, int64_t k) {
-  static const bool bf16 = instruction_set() == 2 && __builtin_cpu_supports("avx512bf16"), amx = bf16 && at::cpu::init_amx();
   static const ProductKernels* const all[] = {product_base, product_avx2, product_avx512, product_avx512bf16, product_amx};
-  return all[!half || !bf16 ? instruction_set() : amx && k % 32 == 0 && n % 16 == 0 ? 4 : 3][half];
+  const bool tiles = half && k % 32 == 0 && n % 16 == 0;
+  return all[std::min(instruction_set(), tiles ? 4 : half ? 3 : 2)][half];
 }
 
 // Weights in blocks that stay in a core's own cache while the rows pass by; whoever is free takes the next.

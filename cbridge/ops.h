@@ -2,8 +2,11 @@
 #pragma once
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/cpu/Utils.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
+#include <algorithm>
+#include <cstdlib>
 #include "kernels.h"
 
 namespace molt {
@@ -12,19 +15,26 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-inline int instruction_set() {  // 0: any x86-64, 1: AVX2, 2: AVX-512
-  static const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  static const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return avx512 ? 2 : avx2 ? 1 : 0;
+// 0: any x86-64, 1: AVX2, 2: AVX-512, 3: with bfloat16 products, 4: AMX. MOLT_ISA, one of these numbers, goes no further than that.
+inline int instruction_set() {
+  static const int best = [] {
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+    const char* limit = getenv("MOLT_ISA");
+    const int most = limit ? atoi(limit) : 4;
+    return std::min(most, bf16 ? most > 3 && at::cpu::init_amx() ? 4 : 3 : avx512 ? 2 : int(avx2));
+  }();
+  return best;
 }
 inline const AttentionKernels& attention_kernels(bool half) {
   static const AttentionKernels* const all[] = {attention_base, attention_avx2, attention_avx512};
-  return all[instruction_set()][half];
+  return all[std::min(instruction_set(), 2)][half];
 }
 inline const RowKernels& row_kernels(bool half) {
   static const RowKernels* const all[] = {rows_base, rows_avx2, rows_avx512};
-  return all[instruction_set()][half];
+  return all[std::min(instruction_set(), 2)][half];
 }
 
 inline bool is_half(const Tensor& t, const char* name) {
