@@ -133,10 +133,14 @@ void amx_store(const float* tile, const bf16* b, int64_t rows, bf16* y, int64_t 
   V a[16], bias = b ? load(b) : V{};
   memcpy(a, tile, sizeof a);
   turn(a);
-  for (int64_t r = 0; r < 16 && r < rows; r++) store(y + r * ldy, a[r] + bias);
+  for (int64_t r = 0; r < 16 && r < rows; r++) {
+    __m256bh h = _mm512_cvtneps_pbh((__m512)(a[r] + bias));
+    memcpy(y + r * ldy, &h, sizeof h);
+  }
 }
 
 // Two tiles of w against two of x; without a second one the first is taken twice.
+template <bool Fetch>  // the weights after these meanwhile
 void amx_tiles(const float* x, const bf16* w, const bf16* b, int64_t m, int64_t n, int64_t k, bf16* y, int64_t ldy) {
   const float *x1 = m > 16 ? x + 8 * k : x;
   const bf16* w1 = n > 16 ? w + 16 * k : w;
@@ -145,7 +149,7 @@ void amx_tiles(const float* x, const bf16* w, const bf16* b, int64_t m, int64_t 
   _tile_zero(2);
   _tile_zero(3);
   for (int64_t q = 0; q < k; q += 32) {
-    for (int r = 0; r < 32; r++) __builtin_prefetch(w + 32 * (k + q + r), 0, 2);  // the weights after these
+    for (int r = 0; Fetch && r < 32; r++) __builtin_prefetch(w + 32 * (k + q + r), 0, 2);
     _tile_loadd(4, w + q, 2 * k);
     _tile_loadd(6, x + 8 * q, 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -178,7 +182,8 @@ void amx(const float* x, const void* w, const void* b, int64_t m, int64_t n, int
   for (int64_t some = 0; some < m; some += kSome)
     for (int64_t j = 0; j < n; j += 32)
       for (int64_t i = some; i < m && i < some + kSome; i += 32)
-        amx_tiles(x + i * k / 2, (const bf16*)w + j * k, b ? (const bf16*)b + j : nullptr, m - i, n - j, k, (bf16*)y + i * ldy + j, ldy);
+        (i ? amx_tiles<false> : amx_tiles<true>)(x + i * k / 2, (const bf16*)w + j * k, b ? (const bf16*)b + j : nullptr, m - i, n - j, k,
+                                                 (bf16*)y + i * ldy + j, ldy);
   _tile_release();
 }
 #define HALF {amx, pack<bf16>, 2}

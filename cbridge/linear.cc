@@ -26,7 +26,7 @@ void multiply(const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& y
     for (; i < e; i++)
       kernels.pack(element(x, i * kPack * k), std::min<int64_t>(kPack, m - i * kPack), k, rows + i * kPack * row);
   });
-  int64_t columns = std::min((128 << 10) / (k * x.element_size()), n / (4 * threads));
+  int64_t columns = std::min((256 << 10) / (k * x.element_size()), n / (4 * threads));
   columns = std::max<int64_t>(96, columns / 96 * 96);
   std::atomic<int64_t> next{0};
   at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
