@@ -68,12 +68,21 @@ Attention arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
   return a;
 }
 
-// Rows of one sequence, at most kBlockRows to a block.
-std::vector<std::pair<int64_t, int64_t>> blocks(const Attention& a, int64_t n) {
+// Rows of one sequence, at most kBlockRows to a block; where share is set, also up to kShare sequences with a row each that have a tile of
+// keys in common.
+constexpr int64_t kShare = 8;
+std::vector<std::pair<int64_t, int64_t>> blocks(const Attention& a, int64_t n, bool share) {
+  auto alone = [&](int64_t r) { return r + 1 == n || a.rows[3 * r] != a.rows[3 * r + 3]; };  // given that it is its sequence's first
+  auto common = [&](int64_t r, int64_t e) {
+    const int32_t *p = a.ranges + 2 * a.seqs[a.rows[3 * r]], *q = a.ranges + 2 * a.seqs[a.rows[3 * e]];
+    return a.rows[3 * r + 2] > kTile && a.rows[3 * e + 2] > kTile && p[0] == q[0] && std::min(p[1], q[1]) >= kTile;
+  };
   std::vector<std::pair<int64_t, int64_t>> out;
   for (int64_t r = 0; r < n;) {
     int64_t e = r + 1;
     while (e < n && e - r < kBlockRows && a.rows[3 * e] == a.rows[3 * r]) e++;
+    if (share && e == r + 1)
+      while (e < n && e - r < kShare && alone(e) && common(r, e)) e++;
     out.emplace_back(r, e);
     r = e;
   }
@@ -89,8 +98,8 @@ void parallel(const Attention& a, int64_t items, F f) {
 }
 
 template <class F>
-void over_blocks(const Attention& a, int64_t n, F kernel) {
-  auto todo = blocks(a, n);
+void over_blocks(const Attention& a, int64_t n, bool share, F kernel) {
+  auto todo = blocks(a, n, share);
   parallel(a, int64_t(todo.size()) * a.hkv, [&](int64_t i, float* scratch) {
     auto [r0, r1] = todo[i / a.hkv];
     kernel(a, r0, r1, int(i % a.hkv), scratch);
@@ -103,7 +112,7 @@ std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Ten
   const AttentionKernels& kernels = attention_kernels(is_half(q, "q"));
   Tensor out = at::empty(q.sizes(), q.options()), lse = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
   a.out = out.data_ptr(), a.lse = lse.data_ptr<float>();
-  over_blocks(a, q.size(0), kernels.attention);
+  over_blocks(a, q.size(0), true, kernels.attention);
   return {out, lse};
 }
 
@@ -145,7 +154,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& dout, const 
   a.delta = delta.data_ptr<float>();
   Tensor dq = at::empty(q.sizes(), q.options()), dk = at::empty(k.sizes(), k.options()), dv = at::empty(v.sizes(), v.options());
   a.dq = dq.data_ptr(), a.dk = dk.data_ptr(), a.dv = dv.data_ptr();
-  over_blocks(a, n, kernels.attention_dq);
+  over_blocks(a, n, false, kernels.attention_dq);
   auto seen = pieces(a, n, slots);
   parallel(a, int64_t(seen.size()) * a.hkv, [&](int64_t i, float* scratch) {
     int64_t tile = i / a.hkv, first = tile * kTile;

@@ -32,7 +32,8 @@ struct Piece {
 
 // Each table is for one element type, float32 or bfloat16; pointers to void are to such elements.
 struct AttentionKernels {
-  // Rows [row0,row1) are of one sequence, at most kBlockRows. scratch: attention_scratch(hq/hkv, d) floats.
+  // Rows [row0,row1), at most kBlockRows, are of one sequence; for attention also one each of several, best of those that share keys: these
+  // are fetched once. scratch: attention_scratch(hq/hkv, d) floats.
   void (*attention)(const Attention& a, int64_t row0, int64_t row1, int kv_head, float* scratch);
   void (*attention_dq)(const Attention& a, int64_t row0, int64_t row1, int kv_head, float* scratch);
   // dk and dv of the slots [slot0, slot0+count), summed over the rows that see them, ascending.

@@ -113,7 +113,7 @@ void fetch(const Attention& a, Walk& walk, int h, int32_t tile, int32_t lo, int3
 
 struct Bounds { int32_t b, lo, hi; };
 inline Bounds bounds(const Attention& a, int64_t row0, int64_t row1) {
-  Bounds r = {a.rows[3 * row0], INT32_MAX, 0};
+  Bounds r = {a.rows[3 * row0], INT32_MAX, 0};  // lo > hi: they see nothing
   for (int64_t n = row0; n < row1; n++) {
     const int32_t* x = a.rows + 3 * n;
     if (x[1] >= x[2]) continue;
@@ -121,6 +121,25 @@ inline Bounds bounds(const Attention& a, int64_t row0, int64_t row1) {
     if (x[2] > r.hi) r.hi = x[2];
   }
   return r;
+}
+
+// Leading tiles that rows of several sequences find in the same slots; rows of one sequence share all.
+inline int32_t shared_tiles(const Attention& a, int64_t row0, int64_t row1) {
+  const int32_t first = a.rows[3 * row0];
+  int64_t least = INT32_MAX;
+  for (int64_t n = row0 + 1; n < row1; n++) {
+    const int32_t b = a.rows[3 * n];
+    if (b == first) continue;
+    const int32_t *p = a.ranges + 2 * a.seqs[first], *pe = a.ranges + 2 * a.seqs[first + 1], *q = a.ranges + 2 * a.seqs[b],
+                  *qe = a.ranges + 2 * a.seqs[b + 1];
+    int64_t keys = 0;
+    for (; p < pe && q < qe && p[0] == q[0]; p += 2, q += 2) {
+      keys += p[1] < q[1] ? p[1] : q[1];
+      if (p[1] != q[1]) break;
+    }
+    if (keys / kTile < least) least = keys / kTile;
+  }
+  return int32_t(least);
 }
 
 template <class T>
@@ -144,32 +163,38 @@ void attention(const Attention& a, int64_t row0, int64_t row1, int h, float* scr
   load_rows((const T*)a.q + row0 * a.q_stride + h * group * d, a.q_stride, d, dp, group, row1 - row0, a.scale, q);
   memset(acc, 0, m * dp * 4);
   for (int64_t i = 0; i < m; i++) top[i] = -INFINITY, total[i] = 0;
-  Bounds r = bounds(a, row0, row1);
-  Walk walk(a, r.b);
-  for (int32_t tile = r.hi > 0 ? r.lo / kTile : 0; tile * kTile < r.hi; tile++) {
-    fetch<T>(a, walk, h, tile, r.lo, r.hi, nullptr, kt, v, nullptr);
-    for (int64_t i = 0; i < m; i++) {
-      const int32_t* row = a.rows + 3 * (row0 + i / group);
-      int j0 = row[1] - tile * kTile, j1 = row[2] - tile * kTile;
-      if (j0 < 0) j0 = 0;
-      if (j1 > kTile) j1 = kTile;
-      if (j0 >= j1) continue;
-      V s[4];
-      scores(q + i * dp, kt, d, s);
-      cap(s, a.softcap);
-      mask(s, j0, j1, -INFINITY);
-      V big = vmax(vmax(s[0], s[1]), vmax(s[2], s[3]));
-      float best = top[i];
-      for (int j = 0; j < 16; j++) best = big[j] > best ? big[j] : best;
-      float keep = top[i] == -INFINITY ? 0 : exp1(top[i] - best);
-      for (int c = 0; c < 4; c++) s[c] = vexp(s[c] - best);
-      top[i] = best;
-      total[i] = total[i] * keep + sum((s[0] + s[1]) + (s[2] + s[3]));
-      float* o = acc + i * dp;
-      for (int c = 0; c < dp; c += 16) store(o + c, load(o + c) * keep);
-      accumulate((const float*)s, v, dp, j0, j1, o);
+  auto see = [&](int64_t n0, int64_t n1, int32_t first, int32_t end) {  // rows n0 to n1 see the tiles from first to before end
+    Bounds r = bounds(a, n0, n1);
+    Walk walk(a, r.b);
+    if (first < r.lo / kTile) first = r.lo / kTile;
+    for (int32_t tile = first; tile < end && tile * kTile < r.hi; tile++) {
+      fetch<T>(a, walk, h, tile, r.lo, r.hi, nullptr, kt, v, nullptr);
+      for (int64_t i = (n0 - row0) * group; i < (n1 - row0) * group; i++) {
+        const int32_t* row = a.rows + 3 * (row0 + i / group);
+        int j0 = row[1] - tile * kTile, j1 = row[2] - tile * kTile;
+        if (j0 < 0) j0 = 0;
+        if (j1 > kTile) j1 = kTile;
+        if (j0 >= j1) continue;
+        V s[4];
+        scores(q + i * dp, kt, d, s);
+        cap(s, a.softcap);
+        mask(s, j0, j1, -INFINITY);
+        V big = vmax(vmax(s[0], s[1]), vmax(s[2], s[3]));
+        float best = top[i];
+        for (int j = 0; j < 16; j++) best = big[j] > best ? big[j] : best;
+        float keep = top[i] == -INFINITY ? 0 : exp1(top[i] - best);
+        for (int c = 0; c < 4; c++) s[c] = vexp(s[c] - best);
+        top[i] = best;
+        total[i] = total[i] * keep + sum((s[0] + s[1]) + (s[2] + s[3]));
+        float* o = acc + i * dp;
+        for (int c = 0; c < dp; c += 16) store(o + c, load(o + c) * keep);
+        accumulate((const float*)s, v, dp, j0, j1, o);
+      }
     }
-  }
+  };
+  const int32_t shared = shared_tiles(a, row0, row1);
+  see(row0, row1, 0, shared);
+  for (int64_t n = row0; shared < INT32_MAX && n < row1; n++) see(n, n + 1, shared, INT32_MAX);
   for (int64_t i = 0; i < m; i++) {
     int64_t n = row0 + i / group, head = h * group + i % group;
     float inv = total[i] > 0 ? 1 / total[i] : 0;

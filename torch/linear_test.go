@@ -72,13 +72,45 @@ func TestARowOfAProductDependsOnNoOther(t *testing.T) {
 	}
 }
 
+// Sequences that decode after one prompt fetch its keys together; a row has the bits that it has alone, with windows too.
+func TestARowThatSharesItsKeysHasTheBitsThatItHasAlone(t *testing.T) {
+	const prompt, hq, hkv, dim = 150, 9, 3, 64
+	for _, d := range []DType{Float32, BFloat16} {
+		do(t, func(s *Scope) {
+			r := rand.New(rand.NewPCG(5, 6))
+			var rows, ranges []int32
+			seqs, slots := []int32{0}, int32(2*prompt)
+			for i := range int32(21) {
+				own, first := 1+7*i%90, prompt*int32(max(0, i-18)/2) // the last two have another prompt
+				cut := 64 + 8*(i/6)                                  // ranges of the prompt break at several places
+				ranges = append(ranges, first, cut, first+cut, prompt-cut, slots, own)
+				slots += own
+				seqs = append(seqs, int32(len(ranges)/2))
+				rows = append(rows, i, i%3*60, prompt+own)
+			}
+			n := len(rows) / 3
+			q := s.To(New(s, random(r, n*hq*dim), n, hq, dim), d)
+			k := s.To(New(s, random(r, int(slots)*hkv*dim), int(slots), hkv, dim), d)
+			v := s.To(New(s, random(r, int(slots)*hkv*dim), int(slots), hkv, dim), d)
+			seqsT, rangesT := New(s, seqs), New(s, ranges, len(ranges)/2, 2)
+			all := s.Attention(q, k, v, New(s, rows, n, 3), seqsT, rangesT, 0.125, 0)
+			for i := range n {
+				alone := s.Attention(s.Narrow(q, 0, i, 1), k, v, New(s, rows[3*i:3*i+3], 1, 3), seqsT, rangesT, 0.125, 0)
+				if !slices.Equal(Values[float32](s.To(s.Narrow(all, 0, i, 1), Float32)), Values[float32](s.To(alone, Float32))) {
+					t.Errorf("%v: row %d has other bits among others", d, i)
+				}
+			}
+		})
+	}
+}
+
 // The kernels of older processors, as far as this one has their instructions.
 func TestKernelsOfEveryInstructionSet(t *testing.T) {
 	if os.Getenv("MOLT_ISA") != "" {
 		return
 	}
 	for isa := range 4 {
-		cmd := exec.Command(os.Args[0], "-test.run=^Test(Product|ARowOfAProduct|AttentionAnd|AttentionRow|Pointwise|LMLogP|LogProb|Sample|Infinitely)")
+		cmd := exec.Command(os.Args[0], "-test.run=^Test(Product|ARow|AttentionAnd|AttentionRow|Pointwise|LMLogP|LogProb|Sample|Infinitely)")
 		cmd.Env = append(os.Environ(), fmt.Sprint("MOLT_ISA=", isa))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("instruction set %d: %v\n%s", isa, err, out)
