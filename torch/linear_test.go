@@ -82,7 +82,7 @@ func TestARowThatSharesItsKeysHasTheBitsThatItHasAlone(t *testing.T) {
 			seqs, slots := []int32{0}, int32(2*prompt)
 			for i := range int32(21) {
 				own, first := 1+7*i%90, prompt*int32(max(0, i-18)/2) // the last two have another prompt
-				cut := 64 + 8*(i/6)                                  // ranges of the prompt break at several places
+				cut := 64 + 8*(i/12)                                 // ranges of the prompt break at several places
 				ranges = append(ranges, first, cut, first+cut, prompt-cut, slots, own)
 				slots += own
 				seqs = append(seqs, int32(len(ranges)/2))
