@@ -169,7 +169,6 @@ func (c *scorer) likeliest(s *torch.Scope, m *model.Model, h torch.Tensor) []int
 	n := h.Dim(0)
 	best := make([]int32, n*c.top)
 	for from := 0; c.top > 0 && from < n; from += topRows {
-		from = min(from, n-8) // fewer rows could differ in their last bits
 		s.Block(func(s *torch.Scope) torch.Tensor {
 			logits := m.Logits(s, s.Narrow(h, 0, from, min(topRows, n-from)))
 			copy(best[from*c.top:], torch.Values[int32](s.Call("aten::topk", logits, c.top, -1, true, true)[1]))
