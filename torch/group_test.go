@@ -134,7 +134,7 @@ func TestTheStoreHoldsAnyBytesUnderAnyKey(t *testing.T) {
 }
 
 func TestJoiningFailsByNameWithinTheTimeOut(t *testing.T) {
-	const wait = 4 * time.Second
+	const wait = 3 * time.Second
 	join := func(configs ...GroupConfig) []error {
 		var wg sync.WaitGroup
 		errs, address := make([]error, len(configs)), freeAddress(t)
