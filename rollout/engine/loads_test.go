@@ -47,9 +47,9 @@ func TestRefitsWithoutAPauseNeitherStopRequestsNorChangeTokens(t *testing.T) {
 	for _, kv := range []string{RefitRecompute, RefitKeep} {
 		cfg := tinyConfig()
 		cfg.RefitKV, cfg.MaxRunning, cfg.StepTokens = kv, 8, 16
-		requests := make([]rollout.Request, 12)
+		requests := make([]rollout.Request, 8)
 		for i := range requests {
-			requests[i] = request(slices.Concat(count(60, 1), count(20+9*i, i)), 5+(i%3)*20, 1, uint64(i))
+			requests[i] = request(slices.Concat(count(60, 1), count(20+9*i, i)), 5+(i%3)*10, 1, uint64(i))
 		}
 		calm := start(t, tiny, cfg, torch.Float32, 0)
 		var want []rollout.Completion
@@ -62,7 +62,7 @@ func TestRefitsWithoutAPauseNeitherStopRequestsNorChangeTokens(t *testing.T) {
 			var wg sync.WaitGroup
 			for i, r := range requests {
 				wg.Go(func() {
-					ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+					ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 					defer cancel()
 					c, err := e.Generate(ctx, r)
 					if err = errors.Join(err, same(want[i], c)); err != nil {
