@@ -23,44 +23,28 @@ import (
 type asked struct {
 	*endpoints
 	rollout.Sampling
-	prompts              [][]int32
-	n                    int
-	seed                 *uint64
-	logprobs             *int
-	stop                 []string
-	stopIDs              []int32
-	withIDs, stream      bool // token ids in the answer; the answer as it comes
-	hideSpecial, special bool // no special tokens in texts; the tokenizer's own around prompts
-	options              map[string]any
-}
-
-// off is a value that may only ask for what is done anyway.
-type off struct{}
-
-func (*off) UnmarshalJSON(b []byte) error {
-	if s := string(b); s != "false" && s != "0" && s != "0.0" {
-		return fmt.Errorf("%.32s is not supported; leave it out", s)
-	}
-	return nil
+	model                        string
+	prompts                      [][]int32
+	n                            int
+	seed                         *uint64
+	logprobs                     *int
+	stop                         []string
+	stopIDs                      []int32
+	withIDs, stream, hideSpecial bool // token ids in the answer; the answer as it comes; no special tokens in texts
+	options                      map[string]any
 }
 
 func (q *asked) read(w http.ResponseWriter, r *http.Request) error {
-	s, model, text := &q.Sampling, q.name, json.RawMessage("[]")
+	s, text := &q.Sampling, json.RawMessage("[]")
 	s.Temperature, s.TopP, s.Penalty, s.MaxTokens, s.StopIDs = 1, 1, 1, 16, q.ends
 	err := read(w, r, map[string]any{
-		"model": &model, "prompt": &text, "max_tokens": &s.MaxTokens, "temperature": &s.Temperature, "top_p": &s.TopP, "top_k": &s.TopK,
+		"model": &q.model, "prompt": &text, "max_tokens": &s.MaxTokens, "temperature": &s.Temperature, "top_p": &s.TopP, "top_k": &s.TopK,
 		"min_p": &s.MinP, "repetition_penalty": &s.Penalty, "logit_bias": &s.Bias, "seed": &q.seed, "n": &q.n, "stop": &q.stop,
 		"stop_token_ids": &q.stopIDs, "ignore_eos": &s.IgnoreEOS, "logprobs": &q.logprobs, "stream": &q.stream,
 		"stream_options": &q.options, "return_token_ids": &q.withIDs, "skip_special_tokens": &q.hideSpecial,
-		"add_special_tokens": &q.special, "user": new(any), "spaces_between_special_tokens": new(any), // without effect
-		"echo": &off{}, "frequency_penalty": &off{}, "presence_penalty": &off{}, "min_tokens": &off{}, "use_beam_search": &off{},
-		"include_stop_str_in_output": &off{},
 	})
 	if err != nil {
 		return err
-	}
-	if model != q.name {
-		return refusal{http.StatusNotFound, fmt.Errorf("model: there is no %q; this is %q", model, q.name)}
 	}
 	if q.logprobs != nil {
 		s.TopLogP = *q.logprobs
@@ -90,11 +74,7 @@ func (q *asked) readPrompt(b []byte) error {
 		return bad("prompt, stop: the model has no tokenizer for texts; give prompt and stop_token_ids as ids: %w", q.noTok)
 	}
 	for _, text := range texts {
-		ids := q.tok.Encode(text)
-		if q.special {
-			ids = q.tok.AddSpecial(ids)
-		}
-		q.prompts = append(q.prompts, ids)
+		q.prompts = append(q.prompts, q.tok.AddSpecial(q.tok.Encode(text)))
 	}
 	return nil
 }
@@ -148,10 +128,9 @@ type choice struct {
 }
 
 type logProbs struct {
-	Tokens  []string            `json:"tokens"`
-	LogP    []number            `json:"token_logprobs"`
-	Top     []map[string]number `json:"top_logprobs"`
-	Offsets []int               `json:"text_offset"`
+	Tokens []string            `json:"tokens"`
+	LogP   []number            `json:"token_logprobs"`
+	Top    []map[string]number `json:"top_logprobs"`
 }
 
 // complete answers at once, or by server-sent events.
@@ -159,7 +138,7 @@ func (e *endpoints) complete(w http.ResponseWriter, r *http.Request) (any, error
 	if _, err := e.health(w, r); err != nil {
 		return nil, err
 	}
-	q := &asked{endpoints: e, n: 1, withIDs: e.tok == nil, hideSpecial: true, special: true}
+	q := &asked{endpoints: e, model: "policy", n: 1, withIDs: e.tok == nil, hideSpecial: true}
 	if err := q.read(w, r); err != nil {
 		return nil, err
 	}
@@ -182,7 +161,7 @@ func (e *endpoints) complete(w http.ResponseWriter, r *http.Request) (any, error
 	}
 	go func() { all.Wait(); close(chunks) }()
 	answer := map[string]any{
-		"id": fmt.Sprintf("cmpl-%016x", rand.Uint64()), "object": "text_completion", "created": time.Now().Unix(), "model": e.name,
+		"id": fmt.Sprintf("cmpl-%016x", rand.Uint64()), "object": "text_completion", "created": time.Now().Unix(), "model": q.model,
 	}
 	event := func(value any, err error) {
 		_, text := e.encode(value, err)
@@ -204,8 +183,6 @@ func (e *endpoints) complete(w http.ResponseWriter, r *http.Request) (any, error
 	usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
 	answer["choices"], answer["usage"] = choices, usage
 	switch {
-	case r.Context().Err() != nil && e.stopping.Err() == nil && !sent: // nobody reads the answer; 499 is for the metrics
-		return nil, refusal{499, r.Context().Err()}
 	case !sent && (failed != nil || !q.stream):
 		return answer, failed
 	case failed != nil:
@@ -227,7 +204,6 @@ type sample struct {
 	matcher *multimodal.Matcher
 	text    strings.Builder
 	sent    int // bytes of text
-	offset  int // characters of the tokens so far
 	taken   int // tokens
 	reason  any // for stopping
 }
@@ -296,8 +272,6 @@ func (p *sample) add(g rollout.Generated, top []rollout.TopLogP) {
 		name, logp := p.tokenText(id), number(g.LogP())
 		likely[name] = logp
 		l.Tokens, l.LogP, l.Top = append(l.Tokens, name), append(l.LogP, logp), append(l.Top, likely)
-		l.Offsets = append(l.Offsets, p.offset)
-		p.offset += utf8.RuneCountInString(name)
 	}
 	switch {
 	case !p.IgnoreEOS && slices.Contains(p.ends, id):
@@ -336,6 +310,6 @@ func (p *sample) clear() {
 		p.IDs = []int32{}
 	}
 	if p.logprobs != nil {
-		p.LogProbs = &logProbs{[]string{}, []number{}, []map[string]number{}, []int{}}
+		p.LogProbs = &logProbs{[]string{}, []number{}, []map[string]number{}}
 	}
 }

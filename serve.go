@@ -17,20 +17,17 @@ import (
 
 const serveFormat = `  POST /v1/completions   continues token ids or text, in the dialect of vLLM
   POST /v1/load          {"version": 7, "path": "DIR"}: new weights, from a Hugging Face folder or a .gguf file; running requests go on
-  GET  /v1/models, /metrics (Prometheus), /health (200 once there are weights)
+  GET  /metrics (Prometheus), /health (200 once there are weights)
 
   curl http://127.0.0.1:8000/v1/completions -d '{"prompt": [1, 4093, 198], "max_tokens": 4, "logprobs": 0, "return_token_ids": true}'
 
-prompt is a list of ids or a text, or a list of those. Other keys, with their defaults: model, max_tokens 16, temperature 1 (0 is greedy),
-top_p, top_k, min_p, repetition_penalty, logit_bias, seed (else random), n 1, stop, stop_token_ids, ignore_eos, logprobs,
-return_token_ids, skip_special_tokens true, add_special_tokens true (for texts), stream, stream_options; one that is not known is an error.
+prompt is a list of ids or a text, or a list of those. Other keys, with their defaults: max_tokens 16, temperature 1 (0 is greedy), top_p,
+top_k, min_p, repetition_penalty, logit_bias, seed (else random), n 1, stop, stop_token_ids, ignore_eos, logprobs, return_token_ids,
+skip_special_tokens true, stream, stream_options, model (of any name, which the answer repeats); one that is not known is an error.
 max_tokens is cut to the room that the context leaves. Choices are as vLLM gives them, with policy_versions, one a token. token_ids are
 all that were generated, text ends before what stopped it; finish_reason is also "abort", when the server was stopped. Log-probs are those
 at the request's temperature, at 1 when greedy, before anything was cut off. Sample i > 0 of n has a seed made of the request's and i. A
 stream has a chunk a token, but with logprobs above 0 one a choice.`
-
-// grace is how long a stopped server waits for clients to take what they are given.
-const grace = 3 * time.Second
 
 func serveVerb(ctx context.Context, o options, _ server) error {
 	g, err := newGenerator(o)
@@ -42,15 +39,15 @@ func serveVerb(ctx context.Context, o options, _ server) error {
 		return fmt.Errorf("-addr: %w; port 0 takes a free one", err)
 	}
 	return together(ctx, g.engine.Run, func(ctx context.Context) error {
-		e := &endpoints{generator: g, name: o.name, started: time.Now().Unix(), stopping: ctx}
-		base := func(net.Listener) context.Context { return ctx }
-		s := &http.Server{Handler: e, BaseContext: base, ReadHeaderTimeout: 10 * time.Second}
+		e := &endpoints{generator: g, stopping: ctx}
+		s := &http.Server{Handler: e.handler(), ReadHeaderTimeout: 10 * time.Second}
+		s.BaseContext = func(net.Listener) context.Context { return ctx }
 		served := make(chan error, 1)
 		go func() { served <- s.Serve(listener) }()
 		err := g.engine.LoadFile(ctx, 0, o.model)
 		if err == nil {
 			e.loaded.Store(true)
-			fmt.Fprintf(o.log, "molt: serving %s as %q at http://%s\n", o.model, o.name, listener.Addr())
+			fmt.Fprintf(o.log, "molt: serving %s at http://%s\n", o.model, listener.Addr())
 			select {
 			case <-ctx.Done():
 			case err = <-served:
@@ -59,7 +56,7 @@ func serveVerb(ctx context.Context, o options, _ server) error {
 		if ctx.Err() != nil { // to be stopped is how serving ends; if the engine failed, together says so
 			err = nil
 		}
-		wait, cancel := context.WithTimeout(context.Background(), grace)
+		wait, cancel := context.WithTimeout(context.Background(), 3*time.Second) // for clients to take their answers
 		defer cancel()
 		if s.Shutdown(wait) != nil {
 			_ = s.Close()
@@ -71,11 +68,8 @@ func serveVerb(ctx context.Context, o options, _ server) error {
 // endpoints answer HTTP requests by a generator.
 type endpoints struct {
 	*generator
-	name     string
-	started  int64
 	stopping context.Context // ends when the server is stopped or the engine has failed
 	loaded   atomic.Bool
-	answered [600]atomic.Int64 // by status
 }
 
 // refusal is an error with a status of its own.
@@ -88,41 +82,33 @@ func bad(format string, args ...any) error {
 	return refusal{http.StatusBadRequest, fmt.Errorf(format, args...)}
 }
 
-func (e *endpoints) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	route, ok := map[string]struct {
-		method string
-		answer func(http.ResponseWriter, *http.Request) (any, error) // nil: it has written its answer
-	}{
-		"/v1/completions": {"POST", e.complete}, "/v1/load": {"POST", e.load}, "/v1/models": {"GET", e.models},
-		"/health": {"GET", e.health}, "/metrics": {"GET", e.metrics},
-	}[r.URL.Path]
-	var value any
-	var err error
-	switch {
-	case !ok:
-		err = refusal{http.StatusNotFound, fmt.Errorf("there is no %s; molt serve -h lists what there is", r.URL.Path)}
-	case route.method != strings.Replace(r.Method, "HEAD", "GET", 1):
-		w.Header().Set("Allow", route.method)
-		err = refusal{http.StatusMethodNotAllowed, fmt.Errorf("%s takes %s, not %s", r.URL.Path, route.method, r.Method)}
-	default:
-		value, err = route.answer(w, r)
+func (e *endpoints) handler() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, answer := range map[string]func(http.ResponseWriter, *http.Request) (any, error){ // nil: it has written its answer
+		"POST /v1/completions": e.complete, "POST /v1/load": e.load, "GET /health": e.health, "GET /metrics": e.metrics, "/": unknown,
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			if value, err := answer(w, r); value != nil || err != nil {
+				status, text := e.encode(value, err)
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(status)
+				_, _ = w.Write(text) // or the client is gone
+			}
+		})
 	}
-	status, text := e.encode(value, err)
-	e.answered[status].Add(1)
-	if value != nil || err != nil {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(status)
-		_, _ = w.Write(text) // or the client is gone
-	}
+	return mux
+}
+
+func unknown(_ http.ResponseWriter, r *http.Request) (any, error) {
+	return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no %s %s; molt serve -h lists what there is", r.Method, r.URL.Path)}
 }
 
 // encode is value as JSON, or err in OpenAI's form, with the names of vLLM.
 func (e *endpoints) encode(value any, err error) (status int, text []byte) {
 	if err == nil {
-		text, err = encode(value)
-	}
-	if err == nil {
-		return http.StatusOK, text
+		if text, err = encode(value); err == nil {
+			return http.StatusOK, text
+		}
 	}
 	status = http.StatusInternalServerError
 	if r := (refusal{}); errors.As(err, &r) {
@@ -156,11 +142,6 @@ func (e *endpoints) health(http.ResponseWriter, *http.Request) (any, error) {
 		return map[string]any{"status": "ok"}, nil
 	}
 	return nil, refusal{http.StatusServiceUnavailable, errors.New("there are no weights yet, or the server is stopping")}
-}
-
-func (e *endpoints) models(http.ResponseWriter, *http.Request) (any, error) {
-	model := map[string]any{"id": e.name, "object": "model", "created": e.started, "owned_by": "molt", "max_model_len": e.context}
-	return map[string]any{"object": "list", "data": []any{model}}, nil
 }
 
 func (e *endpoints) load(w http.ResponseWriter, r *http.Request) (any, error) {
@@ -198,12 +179,6 @@ func (e *endpoints) metrics(w http.ResponseWriter, _ *http.Request) (any, error)
 		{"policy_version", "gauge", "Version of the weights; -1 before the first.", int64(s.Version)},
 	} {
 		fmt.Fprintf(w, "# HELP molt_%s %s\n# TYPE molt_%[1]s %[3]s\nmolt_%[1]s %[4]d\n", m.name, m.help, m.kind, m.value)
-	}
-	fmt.Fprint(w, "# HELP molt_requests_total HTTP requests by status.\n# TYPE molt_requests_total counter\n")
-	for status := range e.answered {
-		if n := e.answered[status].Load(); n > 0 {
-			fmt.Fprintf(w, "molt_requests_total{status=\"%d\"} %d\n", status, n)
-		}
 	}
 	return nil, nil
 }

@@ -29,10 +29,9 @@ type served struct {
 	Index    int
 	Text     string
 	LogProbs *struct {
-		Tokens  []string
-		LogP    []float32            `json:"token_logprobs"`
-		Top     []map[string]float32 `json:"top_logprobs"`
-		Offsets []int                `json:"text_offset"`
+		Tokens []string
+		LogP   []float32            `json:"token_logprobs"`
+		Top    []map[string]float32 `json:"top_logprobs"`
 	}
 	Finish   *string `json:"finish_reason"`
 	Stop     any     `json:"stop_reason"`
@@ -183,7 +182,7 @@ func (s *site) streamed(o object) (a servedAnswer, chunks int) {
 				whole.LogProbs = c.LogProbs
 			} else if l := whole.LogProbs; c.LogProbs != nil {
 				l.Tokens, l.LogP = append(l.Tokens, c.LogProbs.Tokens...), append(l.LogP, c.LogProbs.LogP...)
-				l.Top, l.Offsets = append(l.Top, c.LogProbs.Top...), append(l.Offsets, c.LogProbs.Offsets...)
+				l.Top = append(l.Top, c.LogProbs.Top...)
 			}
 		}
 	}
@@ -339,8 +338,7 @@ func TestServedTextEndsBeforeWhatStoppedIt(t *testing.T) {
 			t.Errorf("%v: a stream of %d chunks gives something else:\n%s", c.more, chunks, d)
 		}
 	}
-	if l := full.LogProbs; !slices.Equal(l.Tokens, words) || len(l.Top[1]) != 1 || l.Top[1][words[1]] != l.LogP[1] ||
-		l.Offsets[2] != len(words[0]+words[1]) {
+	if l := full.LogProbs; !slices.Equal(l.Tokens, words) || len(l.Top[1]) != 1 || l.Top[1][words[1]] != l.LogP[1] {
 		t.Errorf("%+v", l)
 	}
 	plain := s.complete(object{"prompt": []string{"ab", "b"}, "max_tokens": 2}).Choices
@@ -367,8 +365,8 @@ func TestABadRequestIsRefusedAndItsFieldNamed(t *testing.T) {
 		`{"prompt":[1],"logprobs":256}`: "logprobs", `{"prompt":[1],"stop":"a"}`: "stop", `{"prompt":[1],"stop":[1]}`: "stop: ",
 		`{"prompt":[1],"stop_token_ids":[320]}`: "stop_token_ids", `{"prompt":[1],"stop_token_ids":[null]}`: "stop_token_ids",
 		`{"prompt":[1],"stop_token_ids":3}`: "stop_token_ids", `{"prompt":[1],"logit_bias":{"320":1}}`: "logit_bias",
-		`{"prompt":[1],"logit_bias":{"a":1}}`: "logit_bias", `{"prompt":[1],"ignore_eos":1}`: "ignore_eos: ", `{"prompt":[1],"echo":true}`: "echo: true",
-		`{"prompt":[1],"frequency_penalty":0.5}`: "frequency_penalty: 0.5", `{"prompt":[1],"stream":"yes"}`: "stream: ",
+		`{"prompt":[1],"logit_bias":{"a":1}}`: "logit_bias", `{"prompt":[1],"ignore_eos":1}`: "ignore_eos: ", `{"prompt":[1],"echo":true}`: `unknown key "echo"`,
+		`{"prompt":[1],"stream":"yes"}`:      "stream: ",
 		`{"prompt":[1],"stream":true,"n":0}`: "n is 0",
 	} {
 		status, a := s.post("/v1/completions", body)
@@ -381,10 +379,9 @@ func TestABadRequestIsRefusedAndItsFieldNamed(t *testing.T) {
 		status             int
 		want               string
 	}{
-		{"POST", "/v1/completions", `{"prompt":[1],"model":"gpt"}`, 404, `there is no \"gpt\"; this is \"policy\"`},
 		{"POST", "/v1/completions", strings.Repeat(" ", maxLine+1), 413, "larger than 64 MB"},
-		{"GET", "/v1/completions", "", 405, "takes POST, not GET"}, {"POST", "/health", "", 405, "takes GET"},
-		{"POST", "/v1/chat", "", 404, "there is no /v1/chat"}, {"GET", "/", "", 404, "there is no /"},
+		{"GET", "/v1/completions", "", 404, "there is no GET /v1/completions"}, {"POST", "/health", "", 404, "no POST"},
+		{"POST", "/v1/chat", "", 404, "there is no POST /v1/chat"}, {"GET", "/", "", 404, "there is no GET /"},
 		{"POST", "/v1/load", `{"version":1}`, 400, "path"}, {"POST", "/v1/load", `{"path":"x"}`, 400, "version"},
 		{"POST", "/v1/load", `{"version":1,"path":"/nowhere"}`, 400, "/nowhere"}, {"POST", "/v1/load", `{"version":-1,"path":"x"}`, 400, "version"},
 		{"POST", "/v1/load", `{"verzion":1}`, 400, `nearest known key is \"version\"`},
@@ -393,6 +390,6 @@ func TestABadRequestIsRefusedAndItsFieldNamed(t *testing.T) {
 			t.Errorf("%s %s %.60s: %d %s, want %d %s", c.method, c.path, c.body, status, text, c.status, c.want)
 		}
 	}
-	s.complete(object{"prompt": []int{1}, "model": "policy", "echo": false, "presence_penalty": 0, "user": "me", "stop": nil, "top_k": -1,
+	s.complete(object{"prompt": []int{1}, "model": "policy", "stop": nil, "top_k": -1,
 		"stream_options": nil, "temperature": 1e-7})
 }

@@ -41,7 +41,7 @@ type options struct {
 	model                                      string
 	dtype                                      torch.DType
 	threads, top, cacheMB, context, maxRunning int
-	addr, name                                 string
+	addr                                       string
 	log                                        io.Writer // standard error
 }
 
@@ -61,7 +61,6 @@ func runVerb(ctx context.Context, name string, args []string, stdin io.Reader, s
 		flags.IntVar(&o.top, "top", 0, "give the `K` likeliest tokens at each position too")
 	case "serve":
 		flags.StringVar(&o.addr, "addr", "127.0.0.1:8000", "`host:port` to listen on; port 0 takes a free one")
-		flags.StringVar(&o.name, "name", "policy", "the model's `name` for clients")
 		flags.IntVar(&o.context, "context", 0, "longest sequence in `tokens`, prompt included; 0: what the model and -cache allow")
 		flags.IntVar(&o.maxRunning, "max-running", maxParallel, "`sequences` that are generated at once; others wait")
 		fallthrough

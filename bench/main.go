@@ -204,7 +204,7 @@ func serve(j job) (figures []figure, err error) {
 		Bound      float64
 	}
 	_, err = call(j, []string{filepath.Join(strings.TrimSpace(string(venv)), "bin/python"), "bench/serve.py", os.Args[0],
-		"serve", "-model", j.model(), "-dtype", j.DType, "-threads", strconv.Itoa(j.Threads), "-name", "policy"}, &answer)
+		"serve", "-model", j.model(), "-dtype", j.DType, "-threads", strconv.Itoa(j.Threads)}, &answer)
 	for _, a := range answer {
 		figures = append(figures, newFigure(a.Name, a.Unit, a.Sides, a.Bound))
 	}

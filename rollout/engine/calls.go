@@ -33,12 +33,14 @@ func signal(c chan struct{}) {
 
 // Load gives the engine the weights of a policy version: it copies params in place between two steps, converting them to its dtype,
 // while the caller waits; their tensors must stay alive until it returns. Every parameter of the model must be there; otherwise the
-// error names all that do not fit, and the old version still serves. ctx ends the wait, not a copy that has begun.
+// error names all that do not fit, and the old version still serves. ctx ends the wait, not a copy that has begun. Of refits without a
+// pause each waits until the oldest request has got a token under the one before, so that all requests finish.
 func (e *Engine) Load(ctx context.Context, version int32, params []model.Param) error {
 	return e.load(ctx, version, func(s *torch.Scope, m *model.Model) error { return m.CopyFrom(s, params) })
 }
 
-// LoadFile is Load from a Hugging Face folder or a .gguf file, without a copy of the weights beside the engine's.
+// LoadFile is Load from a Hugging Face folder or a .gguf file, without a copy of the weights beside the engine's. Writers must replace
+// such files, as WriteSafeTensors does: to cut one off while it is read ends the process.
 func (e *Engine) LoadFile(ctx context.Context, version int32, path string) error {
 	return e.load(ctx, version, func(s *torch.Scope, m *model.Model) error { return m.Read(s, path) })
 }

@@ -123,7 +123,7 @@ func (e *Engine) loop(ctx context.Context, w *worker) error {
 func (e *Engine) receive(w *worker) {
 	e.mu.Lock()
 	in := e.inbox
-	e.inbox = inbox{loads: in.loads}
+	e.inbox = inbox{loads: in.loads} // until it is their turn: their callers may give up
 	e.mu.Unlock()
 	if in.threads > 0 {
 		w.scope.SetThreads(in.threads)
@@ -138,15 +138,17 @@ func (e *Engine) receive(w *worker) {
 			close(q.done)
 		}
 	}
-	for l := e.nextLoad(); l != nil; l = e.nextLoad() {
-		w.load(l)
+	for range in.loads { // those that come meanwhile wait for the next step
+		if l := e.nextLoad(); l != nil {
+			w.load(l)
+		}
 	}
 }
 
 func (e *Engine) nextLoad() *load {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.inbox.loads) == 0 {
+	if len(e.inbox.loads) == 0 || !e.sched.refittable() {
 		return nil
 	}
 	l := e.inbox.loads[0]

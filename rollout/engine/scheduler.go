@@ -83,7 +83,7 @@ func (s *scheduler) requeue(q *sequence) {
 
 // extend appends a token to a running sequence.
 func (s *scheduler) extend(q *sequence, id int32) {
-	q.ids, q.tokens = append(q.ids, id), append(q.tokens, uint64(id))
+	q.ids, q.tokens, q.behind = append(q.ids, id), append(q.tokens, uint64(id)), false
 	n := q.leaf
 	if len(n.tokens) == 0 {
 		n.unlink()
@@ -92,8 +92,22 @@ func (s *scheduler) extend(q *sequence, id int32) {
 	n.tokens = append(n.tokens, uint64(id))
 }
 
+// refittable tells whether the oldest sequence has got a token since the last refit. Otherwise refits that come faster than it is
+// recomputed would keep it from ever getting one; so each sequence finishes, as it becomes the oldest.
+func (s *scheduler) refittable() bool {
+	for _, list := range [][]*sequence{s.running, s.waiting} { // those that wait came after those that run
+		if len(list) > 0 {
+			return !list[0].behind
+		}
+	}
+	return true
+}
+
 // refit takes note of new weights, see Config.RefitKV.
 func (s *scheduler) refit(keep bool) {
+	for _, q := range slices.Concat(s.running, s.waiting) {
+		q.behind = true
+	}
 	if !keep {
 		for _, q := range slices.Clone(s.running) {
 			s.requeue(q)

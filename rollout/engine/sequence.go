@@ -22,6 +22,7 @@ type sequence struct {
 	merge   int            // patches on a side of what is a token of an image
 	arrival int64
 	leaf    *node // nil while it waits
+	behind  bool  // it has got no token since the last refit
 
 	sampling  rollout.Sampling
 	max       int // tokens to generate

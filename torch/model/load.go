@@ -43,6 +43,7 @@ func (m *Model) Read(s *torch.Scope, path string) error {
 	if err := m.fill(s, w); err != nil {
 		return fmt.Errorf("model %s: %w", path, err)
 	}
+	m.filled = false // a later CopyFrom takes the Frozen ones too
 	return nil
 }
 

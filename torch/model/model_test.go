@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -118,6 +119,19 @@ func TestCopyFromAccountsForEveryParameter(t *testing.T) {
 		if diff := cmp.Diff(before, torch.Values[float32](b.Params()[0].Tensor)); diff != "" {
 			t.Error("a refused copy changed weights:", diff)
 		}
+	})
+}
+
+func TestAfterAReadTheNextCopyTakesFrozenParametersToo(t *testing.T) {
+	do(t, func(s *torch.Scope) {
+		path := llama(t)
+		a, b := load(t, s, path, torch.Float32), load(t, s, path, torch.Float32)
+		s.NoGrad(func(s *torch.Scope) torch.Tensor { s.Zero_(a.Params()[0].Tensor); return torch.Tensor{} })
+		a.Freeze(map[string]bool{a.Params()[0].Name: true})
+		if err := errors.Join(b.CopyFrom(s, a.Params()), b.Read(s, path), b.CopyFrom(s, a.Params())); err != nil {
+			t.Fatal(err)
+		}
+		same(t, a, b)
 	})
 }
 
