@@ -34,6 +34,16 @@ type asked struct {
 	options                      map[string]any
 }
 
+// off is a value that may only ask for what is done anyway.
+type off struct{}
+
+func (*off) UnmarshalJSON(b []byte) error {
+	if s := string(b); s != "false" && s != "0" && s != "0.0" {
+		return fmt.Errorf("%.32s is not supported; leave it out", s)
+	}
+	return nil
+}
+
 func (q *asked) read(w http.ResponseWriter, r *http.Request) error {
 	s, text := &q.Sampling, json.RawMessage("[]")
 	s.Temperature, s.TopP, s.Penalty, s.MaxTokens, s.StopIDs = 1, 1, 1, 16, q.ends
@@ -42,6 +52,9 @@ func (q *asked) read(w http.ResponseWriter, r *http.Request) error {
 		"min_p": &s.MinP, "repetition_penalty": &s.Penalty, "logit_bias": &s.Bias, "seed": &q.seed, "n": &q.n, "stop": &q.stop,
 		"stop_token_ids": &q.stopIDs, "ignore_eos": &s.IgnoreEOS, "logprobs": &q.logprobs, "stream": &q.stream,
 		"stream_options": &q.options, "return_token_ids": &q.withIDs, "skip_special_tokens": &q.hideSpecial,
+		"user": new(any), "spaces_between_special_tokens": new(any), // without effect
+		"echo": &off{}, "frequency_penalty": &off{}, "presence_penalty": &off{}, "min_tokens": &off{}, "use_beam_search": &off{},
+		"include_stop_str_in_output": &off{},
 	})
 	if err != nil {
 		return err

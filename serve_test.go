@@ -365,8 +365,8 @@ func TestABadRequestIsRefusedAndItsFieldNamed(t *testing.T) {
 		`{"prompt":[1],"logprobs":256}`: "logprobs", `{"prompt":[1],"stop":"a"}`: "stop", `{"prompt":[1],"stop":[1]}`: "stop: ",
 		`{"prompt":[1],"stop_token_ids":[320]}`: "stop_token_ids", `{"prompt":[1],"stop_token_ids":[null]}`: "stop_token_ids",
 		`{"prompt":[1],"stop_token_ids":3}`: "stop_token_ids", `{"prompt":[1],"logit_bias":{"320":1}}`: "logit_bias",
-		`{"prompt":[1],"logit_bias":{"a":1}}`: "logit_bias", `{"prompt":[1],"ignore_eos":1}`: "ignore_eos: ", `{"prompt":[1],"echo":true}`: `unknown key "echo"`,
-		`{"prompt":[1],"stream":"yes"}`:      "stream: ",
+		`{"prompt":[1],"logit_bias":{"a":1}}`: "logit_bias", `{"prompt":[1],"ignore_eos":1}`: "ignore_eos: ", `{"prompt":[1],"echo":true}`: "echo: true",
+		`{"prompt":[1],"frequency_penalty":0.5}`: "frequency_penalty: 0.5", `{"prompt":[1],"stream":"yes"}`: "stream: ",
 		`{"prompt":[1],"stream":true,"n":0}`: "n is 0",
 	} {
 		status, a := s.post("/v1/completions", body)
@@ -390,6 +390,6 @@ func TestABadRequestIsRefusedAndItsFieldNamed(t *testing.T) {
 			t.Errorf("%s %s %.60s: %d %s, want %d %s", c.method, c.path, c.body, status, text, c.status, c.want)
 		}
 	}
-	s.complete(object{"prompt": []int{1}, "model": "policy", "stop": nil, "top_k": -1,
+	s.complete(object{"prompt": []int{1}, "model": "policy", "echo": false, "presence_penalty": 0, "user": "me", "stop": nil, "top_k": -1,
 		"stream_options": nil, "temperature": 1e-7})
 }
