@@ -55,25 +55,19 @@ __attribute__((noinline)) void outer(const float* const* w, const float* const* 
     }
 }
 
-// Rows j0 to j1 of a tile as float32: plain [64][dp], and turned [d][64] with zeros in all other lanes.
+// Rows j0 to j1 of a tile as float32: plain [64][dp], and turned [dp][64] with zeros in all other lanes.
 template <class T>
 inline void unpack(const T* const* rows, int d, int dp, int j0, int j1, float* plain, float* turned) {
-  for (int j = j0; plain && j < j1; j++) {
-    int i = 0;
-    for (; i + 16 <= d; i += 16) store(plain + j * dp + i, load(rows[j] + i));
-    for (; i < dp; i++) plain[j * dp + i] = i < d ? get(rows[j] + i) : 0;
-  }
+  for (int j = j0; plain && j < j1; j++)
+    by16(d, [&](int i, auto num) { store(plain + j * dp + i, load(rows[j] + i, num)); });
   for (int j = 0; turned && j < kTile; j += 16) {
     const bool all = j >= j0 && j + 16 <= j1;
-    int i = 0;
-    for (; i + 16 <= d; i += 16) {
+    by16(d, [&](int i, auto num) {
       V a[16];
-      for (int r = 0; r < 16; r++) a[r] = all || (j + r >= j0 && j + r < j1) ? load(rows[j + r] + i) : V{};
+      for (int r = 0; r < 16; r++) a[r] = all || (j + r >= j0 && j + r < j1) ? load(rows[j + r] + i, num) : V{};
       if (all || (j < j1 && j + 16 > j0)) turn(a);
       for (int r = 0; r < 16; r++) store(turned + (i + r) * kTile + j, a[r]);
-    }
-    for (; i < d; i++)
-      for (int r = j; r < j + 16; r++) turned[i * kTile + r] = r >= j0 && r < j1 ? get(rows[r] + i) : 0;
+    });
   }
 }
 
@@ -127,7 +121,7 @@ template <class T>
 void load_rows(const T* src, int64_t stride, int d, int dp, int group, int64_t n, float scale, float* dst) {
   for (int64_t r = 0; r < n; r++)
     for (int g = 0; g < group; g++)
-      for (int i = 0; i < dp; i++) *dst++ = i < d ? get(src + r * stride + g * d + i) * scale : 0;
+      by16(d, [&](int i, auto num) { store(dst + i, load(src + r * stride + g * d + i, num) * scale); }), dst += dp;
 }
 
 inline void mask(V* s, int j0, int j1, float value) {
@@ -174,7 +168,7 @@ void attention(const Attention& a, int64_t row0, int64_t row1, int h, float* scr
     int64_t n = row0 + i / group, head = h * group + i % group;
     float inv = total[i] > 0 ? 1 / total[i] : 0;
     T* o = (T*)a.out + (n * a.hq + head) * d;
-    for (int c = 0; c < d; c++) set(o + c, acc[i * dp + c] * inv);
+    by16(d, [&](int c, auto num) { store(o + c, load(acc + i * dp + c) * inv, num); });
     a.lse[n * a.hq + head] = total[i] > 0 ? top[i] + logf(total[i]) : -INFINITY;
   }
 }
@@ -219,7 +213,7 @@ void attention_dq(const Attention& a, int64_t row0, int64_t row1, int h, float* 
   }
   for (int64_t i = 0; i < m; i++) {
     T* o = (T*)a.dq + ((row0 + i / group) * a.hq + h * group + i % group) * d;
-    for (int c = 0; c < d; c++) set(o + c, acc[i * dp + c] * a.scale);
+    by16(d, [&](int c, auto num) { store(o + c, load(acc + i * dp + c) * a.scale, num); });
   }
 }
 
@@ -263,7 +257,7 @@ void attention_dkv(const Attention& a, int64_t slot0, int count, int h, const Pi
     }
   for (int j = 0; j < count; j++) {
     T *ok = (T*)a.dk + ((slot0 + j) * a.hkv + h) * d, *ov = (T*)a.dv + ((slot0 + j) * a.hkv + h) * d;
-    for (int c = 0; c < d; c++) set(ok + c, dk[j * dp + c]), set(ov + c, dv[j * dp + c]);
+    by16(d, [&](int c, auto num) { store(ok + c, load(dk + j * dp + c), num), store(ov + c, load(dv + j * dp + c), num); });
   }
 }
 
@@ -272,11 +266,8 @@ void attention_delta(const Attention& a, int64_t row0, int64_t row1, float* delt
   for (int64_t i = row0 * a.hq; i < row1 * a.hq; i++) {
     const T *o = (const T*)a.out + i * a.d, *g = (const T*)a.dout + i * a.d;
     V s = {};
-    int c = 0;
-    for (; c + 16 <= a.d; c += 16) s += load(o + c) * load(g + c);
-    float t = sum(s);
-    for (; c < a.d; c++) t += get(o + c) * get(g + c);
-    delta[i] = t;
+    by16(a.d, [&](int c, auto num) { s += load(o + c, num) * load(g + c, num); });
+    delta[i] = sum(s);
   }
 }
 
