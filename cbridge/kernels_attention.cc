@@ -25,24 +25,18 @@ __attribute__((noinline)) void scores2(const float* x, const float* kt, const fl
 }
 
 // acc[0..dp) += sum over lanes j, ascending, of p[j] * m[j][0..dp).
+template <int N>
+inline void accumulate(const float* p, const float* m, int dp, int j0, int j1, float* acc) {
+  V a[N];
+  for (int c = 0; c < N; c++) a[c] = load(acc + 16 * c);
+  for (int j = j0; j < j1; j++)
+    for (int c = 0; c < N; c++) a[c] += p[j] * load(m + j * dp + 16 * c);
+  for (int c = 0; c < N; c++) store(acc + 16 * c, a[c]);
+}
 __attribute__((noinline)) void accumulate(const float* p, const float* m, int dp, int j0, int j1, float* acc) {
   int c = 0;
-  for (; c + 64 <= dp; c += 64) {
-    V a0 = load(acc + c), a1 = load(acc + c + 16), a2 = load(acc + c + 32), a3 = load(acc + c + 48);
-    for (int j = j0; j < j1; j++) {
-      const float* r = m + j * dp + c;
-      a0 += p[j] * load(r);
-      a1 += p[j] * load(r + 16);
-      a2 += p[j] * load(r + 32);
-      a3 += p[j] * load(r + 48);
-    }
-    store(acc + c, a0), store(acc + c + 16, a1), store(acc + c + 32, a2), store(acc + c + 48, a3);
-  }
-  for (; c < dp; c += 16) {
-    V a = load(acc + c);
-    for (int j = j0; j < j1; j++) a += p[j] * load(m + j * dp + c);
-    store(acc + c, a);
-  }
+  for (; c + 64 <= dp; c += 64) accumulate<4>(p, m + c, dp, j0, j1, acc + c);
+  for (; c < dp; c += 16) accumulate<1>(p, m + c, dp, j0, j1, acc + c);
 }
 
 // m[lane][0..d) += w[lane] * x for up to four x in turn: gradients of keys and values.
@@ -71,12 +65,6 @@ inline void unpack(const T* const* rows, int d, int dp, int j0, int j1, float* p
   }
 }
 
-inline void cap(V* s, float softcap) {
-  if (softcap == 0) return;
-  for (int i = 0; i < 4; i++)
-    for (int j = 0; j < 16; j++) s[i][j] = softcap * tanhf(s[i][j] / softcap);
-}
-
 // Walks a sequence's ranges: the slot of logical key j, asked for in ascending order.
 struct Walk {
   const int32_t *next, *range = nullptr;
@@ -93,7 +81,7 @@ template <class T>
 void fetch(const Attention& a, Walk& walk, int h, int32_t tile, int32_t lo, int32_t hi, float* kplain, float* kturned, float* vplain,
            float* vturned) {
   const int32_t first = tile * kTile;
-  const int j0 = lo > first ? lo - first : 0, j1 = hi < first + kTile ? hi - first : kTile;
+  const int j0 = most_of(lo - first, 0), j1 = least_of(hi - first, kTile);
   const T *k[kTile], *v[kTile];
   for (int j = j0; j < j1; j++) {
     const int64_t slot = walk.slot(first + j);
@@ -110,9 +98,7 @@ inline Bounds bounds(const Attention& a, int64_t row0, int64_t row1) {
   Bounds r = {a.rows[3 * row0], INT32_MAX, 0};
   for (int64_t n = row0; n < row1; n++) {
     const int32_t* x = a.rows + 3 * n;
-    if (x[1] >= x[2]) continue;
-    if (x[1] < r.lo) r.lo = x[1];
-    if (x[2] > r.hi) r.hi = x[2];
+    if (x[1] < x[2]) r.lo = least_of(r.lo, x[1]), r.hi = most_of(r.hi, x[2]);
   }
   return r;
 }
@@ -144,13 +130,11 @@ void attention(const Attention& a, int64_t row0, int64_t row1, int h, float* scr
     fetch<T>(a, walk, h, tile, r.lo, r.hi, nullptr, kt, v, nullptr);
     for (int64_t i = 0; i < m; i++) {
       const int32_t* row = a.rows + 3 * (row0 + i / group);
-      int j0 = row[1] - tile * kTile, j1 = row[2] - tile * kTile;
-      if (j0 < 0) j0 = 0;
-      if (j1 > kTile) j1 = kTile;
+      const int j0 = most_of(row[1] - tile * kTile, 0), j1 = least_of(row[2] - tile * kTile, kTile);
       if (j0 >= j1) continue;
       V s[4];
       scores(q + i * dp, kt, d, s);
-      cap(s, a.softcap);
+      for (int c = 0; c < 4; c++) s[c] = capped(s[c], a.softcap);
       mask(s, j0, j1, -INFINITY);
       V big = vmax(vmax(s[0], s[1]), vmax(s[2], s[3]));
       float best = top[i];
@@ -177,8 +161,8 @@ void attention(const Attention& a, int64_t row0, int64_t row1, int h, float* scr
 inline void row_gradient(const Attention& a, const float* q, const float* dout, float lse, float delta, const float* kt, const float* vt,
                          int j0, int j1, V* p, V* ds) {
   scores2(q, kt, dout, vt, a.d, p, ds);
-  cap(p, a.softcap);
   for (int c = 0; c < 4; c++) {
+    p[c] = capped(p[c], a.softcap);
     V slope = splat(1);
     if (a.softcap != 0) slope = 1 - (p[c] / a.softcap) * (p[c] / a.softcap);
     p[c] = vexp(p[c] - lse);
@@ -202,9 +186,7 @@ void attention_dq(const Attention& a, int64_t row0, int64_t row1, int h, float* 
     fetch<T>(a, walk, h, tile, r.lo, r.hi, k, kt, nullptr, vt);
     for (int64_t i = 0; i < m; i++) {
       int64_t n = row0 + i / group, at = n * a.hq + h * group + i % group;
-      int j0 = a.rows[3 * n + 1] - tile * kTile, j1 = a.rows[3 * n + 2] - tile * kTile;
-      if (j0 < 0) j0 = 0;
-      if (j1 > kTile) j1 = kTile;
+      const int j0 = most_of(a.rows[3 * n + 1] - tile * kTile, 0), j1 = least_of(a.rows[3 * n + 2] - tile * kTile, kTile);
       if (j0 >= j1) continue;
       V p[4], ds[4];
       row_gradient(a, q + i * dp, dout + i * dp, a.lse[at], a.delta[at], kt, vt, j0, j1, p, ds);
@@ -232,9 +214,7 @@ void attention_dkv(const Attention& a, int64_t slot0, int count, int h, const Pi
   unpack(v, d, dp, 0, count, (float*)nullptr, vt);
   for (const Piece* piece = pieces; piece < pieces + num; piece++)
     for (int64_t n = piece->row0; n < piece->row1; n++) {
-      int j0 = a.rows[3 * n + 1] - piece->logical, j1 = a.rows[3 * n + 2] - piece->logical;
-      if (j0 < 0) j0 = 0;
-      if (j1 > piece->count) j1 = piece->count;
+      int j0 = most_of(a.rows[3 * n + 1] - piece->logical, 0), j1 = least_of(a.rows[3 * n + 2] - piece->logical, piece->count);
       if (j0 >= j1) continue;
       j0 += piece->lane, j1 += piece->lane;
       for (int g = 0; g < group; g += 4) {

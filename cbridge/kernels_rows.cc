@@ -96,19 +96,12 @@ void act_mul_backward(const void* gate_up, bool gelu, const void* dout, int64_t 
   }
 }
 
-// Apart, as is `last`: a loop with lanes taken one by one keeps its vectors in memory.
-__attribute__((noinline, cold)) V cap(V x, float softcap) {
-  for (int j = 0; j < 16; j++) x[j] = softcap * tanhf(x[j] / softcap);
-  return x;
-}
-inline V capped(V x, float softcap) { return softcap == 0 ? x : cap(x, softcap); }
-
 template <class T>
 void softcap(const void* in, int64_t n, float cap, float* out) {
   for (int64_t i = 0; i < n; i++) out[i] = capped(splat(get((const T*)in + i)), cap)[0];
 }
 
-template <class T>
+template <class T>  // apart, as is cap
 __attribute__((noinline, cold)) V last(const T* x, int64_t num, float softcap) {
   V y = capped(load(x, num), softcap);
   for (int64_t i = num; i < 16; i++) y[i] = -INFINITY;
@@ -128,7 +121,6 @@ inline V lane_max(const T* x, int64_t j, int64_t end) {
   each(x, j, end, 0, [&](int64_t, V y) __attribute__((always_inline)) { m = vmax(y, m); });
   return m;
 }
-inline int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // The log of a probability but for the sum: (y - top)·inv_t, which is exact to its own rounding however small the temperature. No lower
 // than what e^z makes 0, lest 0·-inf be NaN.
@@ -259,7 +251,7 @@ float bound(const float* y, const float* e, int64_t n, float least, float top, d
 template <class T>
 int64_t truncate(const T* x, int64_t v, float top, float inv_t, const double* cut, double* runs, float* e, float* y, int32_t* ids) {
   bool top_k = cut[0] > 0 && cut[0] < v, top_p = cut[1] > 0 && cut[1] < 1;
-  double total = 0;
+  double total = 0, keep = INFINITY;  // how many of those equal to the least
   const float min_p = float(cut[2] < 1 ? cut[2] : 1);  // the largest always stays
   float floor = min_p;
   int64_t n = 0, num = (v + kRun - 1) / kRun;
@@ -288,20 +280,13 @@ int64_t truncate(const T* x, int64_t v, float top, float inv_t, const double* cu
     double need = cut[1] * (top_k ? mass(y, e, n, least) : total);
     least = bound(y, e, n, least, top, need);
     float weight = vexp(scaled(splat(least), top, inv_t))[0], next = ordered(order(least) + 1);
-    double keep = ceil((need - mass(y, e, n, next)) / weight);
-    for (int64_t j = n; j-- > 0;)
-      if (y[j] == least && --keep < 0) e[j] = 0;
+    keep = ceil((need - mass(y, e, n, next)) / weight);
   }
-  for (int64_t j0 = 0; j0 < n; j0 += kRun) {
-    V a = {};
-    each(y, j0, least_of(n, j0 + kRun), 0, [&](int64_t j, V z) __attribute__((always_inline)) {
-      V p = less(z, splat(least), V{}, load(e + j));
-      p = less(p, splat(min_p), V{}, p);
-      store(e + j, p);
-      a += p;
-    });
-    runs[j0 / kRun] = sum(a);
+  for (int64_t j = n; j-- > 0;) {
+    const bool drop = (y[j] < least) | (e[j] < min_p) | (y[j] == least && --keep < 0);
+    e[j] = drop ? 0 : e[j];
   }
+  for (int64_t j = 0; j < n; j += kRun) runs[j / kRun] = mass(y + j, e + j, least_of(n - j, kRun), -INFINITY);
   return n;
 }
 

@@ -92,6 +92,16 @@ inline void turn(V* a) {
     }
 }
 
+inline int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t most_of(int64_t a, int64_t b) { return a < b ? b : a; }
+
+// Apart: a loop with lanes taken one by one keeps its vectors in memory.
+__attribute__((noinline, cold)) V cap(V x, float softcap) {
+  for (int j = 0; j < 16; j++) x[j] = softcap * tanhf(x[j] / softcap);
+  return x;
+}
+inline V capped(V x, float softcap) { return softcap == 0 ? x : cap(x, softcap); }
+
 // e^x within 2 ulp; below -87.3 it is 0, above 88.7 it is infinity.
 inline V vexp(V x) {
   const float magic = 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer
