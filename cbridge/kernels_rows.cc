@@ -251,7 +251,7 @@ float bound(const float* y, const float* e, int64_t n, float least, float top, d
 template <class T>
 int64_t truncate(const T* x, int64_t v, float top, float inv_t, const double* cut, double* runs, float* e, float* y, int32_t* ids) {
   bool top_k = cut[0] > 0 && cut[0] < v, top_p = cut[1] > 0 && cut[1] < 1;
-  double total = 0, keep = INFINITY;  // how many of those equal to the least
+  double total = 0, drop = 0;
   const float min_p = float(cut[2] < 1 ? cut[2] : 1);  // the largest always stays
   float floor = min_p;
   int64_t n = 0, num = (v + kRun - 1) / kRun;
@@ -280,12 +280,11 @@ int64_t truncate(const T* x, int64_t v, float top, float inv_t, const double* cu
     double need = cut[1] * (top_k ? mass(y, e, n, least) : total);
     least = bound(y, e, n, least, top, need);
     float weight = vexp(scaled(splat(least), top, inv_t))[0], next = ordered(order(least) + 1);
-    keep = ceil((need - mass(y, e, n, next)) / weight);
+    drop = mass(y, nullptr, n, least) - mass(y, nullptr, n, next) - ceil((need - mass(y, e, n, next)) / weight);
   }
-  for (int64_t j = n; j-- > 0;) {
-    const bool drop = (y[j] < least) | (e[j] < min_p) | (y[j] == least && --keep < 0);
-    e[j] = drop ? 0 : e[j];
-  }
+  for (int64_t j = 0; drop > 0; j++)
+    if (y[j] == least) e[j] = 0, drop--;
+  for (int64_t j = 0; j < n; j++) e[j] = (y[j] < least) | (e[j] < min_p) ? 0 : e[j];
   for (int64_t j = 0; j < n; j += kRun) runs[j / kRun] = mass(y + j, e + j, least_of(n - j, kRun), -INFINITY);
   return n;
 }
