@@ -74,7 +74,7 @@ struct ProductKernels {
   int unit;                                                          // elements in what pack makes 32 bits of
 };
 constexpr int kPack = 16;
-inline int64_t packed_row(const ProductKernels& p, int64_t k) { return (k + 16 * p.unit - 1) / (16 * p.unit) * 16; }
+inline int64_t packed_row(int unit, int64_t k) { return (k + 16 * unit - 1) / (16 * unit) * 16; }
 constexpr int64_t kProductScratch = 48;  // packed rows
 
 inline int64_t attention_scratch(int group, int d) {

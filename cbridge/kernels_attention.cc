@@ -25,24 +25,18 @@ __attribute__((noinline)) void scores2(const float* x, const float* kt, const fl
 }
 
 // acc[0..dp) += sum over lanes j, ascending, of p[j] * m[j][0..dp).
+template <int N>
+inline void accumulate(const float* p, const float* m, int dp, int j0, int j1, float* acc) {
+  V a[N];
+  for (int c = 0; c < N; c++) a[c] = load(acc + 16 * c);
+  for (int j = j0; j < j1; j++)
+    for (int c = 0; c < N; c++) a[c] += p[j] * load(m + j * dp + 16 * c);
+  for (int c = 0; c < N; c++) store(acc + 16 * c, a[c]);
+}
 __attribute__((noinline)) void accumulate(const float* p, const float* m, int dp, int j0, int j1, float* acc) {
   int c = 0;
-  for (; c + 64 <= dp; c += 64) {
-    V a0 = load(acc + c), a1 = load(acc + c + 16), a2 = load(acc + c + 32), a3 = load(acc + c + 48);
-    for (int j = j0; j < j1; j++) {
-      const float* r = m + j * dp + c;
-      a0 += p[j] * load(r);
-      a1 += p[j] * load(r + 16);
-      a2 += p[j] * load(r + 32);
-      a3 += p[j] * load(r + 48);
-    }
-    store(acc + c, a0), store(acc + c + 16, a1), store(acc + c + 32, a2), store(acc + c + 48, a3);
-  }
-  for (; c < dp; c += 16) {
-    V a = load(acc + c);
-    for (int j = j0; j < j1; j++) a += p[j] * load(m + j * dp + c);
-    store(acc + c, a);
-  }
+  for (; c + 64 <= dp; c += 64) accumulate<4>(p, m + c, dp, j0, j1, acc + c);
+  for (; c < dp; c += 16) accumulate<1>(p, m + c, dp, j0, j1, acc + c);
 }
 
 // m[lane][0..d) += w[lane] * x for up to four x in turn: gradients of keys and values.
@@ -55,32 +49,20 @@ __attribute__((noinline)) void outer(const float* const* w, const float* const* 
     }
 }
 
-// Rows j0 to j1 of a tile as float32: plain [64][dp], and turned [d][64] with zeros in all other lanes.
+// Rows j0 to j1 of a tile as float32: plain [64][dp], and turned [dp][64] with zeros in all other lanes.
 template <class T>
 inline void unpack(const T* const* rows, int d, int dp, int j0, int j1, float* plain, float* turned) {
-  for (int j = j0; plain && j < j1; j++) {
-    int i = 0;
-    for (; i + 16 <= d; i += 16) store(plain + j * dp + i, load(rows[j] + i));
-    for (; i < dp; i++) plain[j * dp + i] = i < d ? get(rows[j] + i) : 0;
-  }
+  for (int j = j0; plain && j < j1; j++)
+    by16(d, [&](int i, auto num) { store(plain + j * dp + i, load(rows[j] + i, num)); });
   for (int j = 0; turned && j < kTile; j += 16) {
     const bool all = j >= j0 && j + 16 <= j1;
-    int i = 0;
-    for (; i + 16 <= d; i += 16) {
+    by16(d, [&](int i, auto num) {
       V a[16];
-      for (int r = 0; r < 16; r++) a[r] = all || (j + r >= j0 && j + r < j1) ? load(rows[j + r] + i) : V{};
+      for (int r = 0; r < 16; r++) a[r] = all || (j + r >= j0 && j + r < j1) ? load(rows[j + r] + i, num) : V{};
       if (all || (j < j1 && j + 16 > j0)) turn(a);
       for (int r = 0; r < 16; r++) store(turned + (i + r) * kTile + j, a[r]);
-    }
-    for (; i < d; i++)
-      for (int r = j; r < j + 16; r++) turned[i * kTile + r] = r >= j0 && r < j1 ? get(rows[r] + i) : 0;
+    });
   }
-}
-
-inline void cap(V* s, float softcap) {
-  if (softcap == 0) return;
-  for (int i = 0; i < 4; i++)
-    for (int j = 0; j < 16; j++) s[i][j] = softcap * tanhf(s[i][j] / softcap);
 }
 
 // Walks a sequence's ranges: the slot of logical key j, asked for in ascending order.
@@ -99,7 +81,7 @@ template <class T>
 void fetch(const Attention& a, Walk& walk, int h, int32_t tile, int32_t lo, int32_t hi, float* kplain, float* kturned, float* vplain,
            float* vturned) {
   const int32_t first = tile * kTile;
-  const int j0 = lo > first ? lo - first : 0, j1 = hi < first + kTile ? hi - first : kTile;
+  const int j0 = most_of(lo - first, 0), j1 = least_of(hi - first, kTile);
   const T *k[kTile], *v[kTile];
   for (int j = j0; j < j1; j++) {
     const int64_t slot = walk.slot(first + j);
@@ -116,9 +98,7 @@ inline Bounds bounds(const Attention& a, int64_t row0, int64_t row1) {
   Bounds r = {a.rows[3 * row0], INT32_MAX, 0};  // lo > hi: they see nothing
   for (int64_t n = row0; n < row1; n++) {
     const int32_t* x = a.rows + 3 * n;
-    if (x[1] >= x[2]) continue;
-    if (x[1] < r.lo) r.lo = x[1];
-    if (x[2] > r.hi) r.hi = x[2];
+    if (x[1] < x[2]) r.lo = least_of(r.lo, x[1]), r.hi = most_of(r.hi, x[2]);
   }
   return r;
 }
@@ -134,7 +114,7 @@ inline int32_t shared_tiles(const Attention& a, int64_t row0, int64_t row1) {
                   *qe = a.ranges + 2 * a.seqs[b + 1];
     int64_t keys = 0;
     for (; p < pe && q < qe && p[0] == q[0]; p += 2, q += 2) {
-      keys += p[1] < q[1] ? p[1] : q[1];
+      keys += least_of(p[1], q[1]);
       if (p[1] != q[1]) break;
     }
     if (keys / kTile < least) least = keys / kTile;
@@ -146,7 +126,7 @@ template <class T>
 void load_rows(const T* src, int64_t stride, int d, int dp, int group, int64_t n, float scale, float* dst) {
   for (int64_t r = 0; r < n; r++)
     for (int g = 0; g < group; g++)
-      for (int i = 0; i < dp; i++) *dst++ = i < d ? get(src + r * stride + g * d + i) * scale : 0;
+      by16(d, [&](int i, auto num) { store(dst + i, load(src + r * stride + g * d + i, num) * scale); }), dst += dp;
 }
 
 inline void mask(V* s, int j0, int j1, float value) {
@@ -166,18 +146,15 @@ void attention(const Attention& a, int64_t row0, int64_t row1, int h, float* scr
   auto see = [&](int64_t n0, int64_t n1, int32_t first, int32_t end) {  // rows n0 to n1 see the tiles from first to before end
     Bounds r = bounds(a, n0, n1);
     Walk walk(a, r.b);
-    if (first < r.lo / kTile) first = r.lo / kTile;
-    for (int32_t tile = first; tile < end && tile * kTile < r.hi; tile++) {
+    for (int32_t tile = most_of(first, r.lo / kTile); tile < end && tile * kTile < r.hi; tile++) {
       fetch<T>(a, walk, h, tile, r.lo, r.hi, nullptr, kt, v, nullptr);
       for (int64_t i = (n0 - row0) * group; i < (n1 - row0) * group; i++) {
         const int32_t* row = a.rows + 3 * (row0 + i / group);
-        int j0 = row[1] - tile * kTile, j1 = row[2] - tile * kTile;
-        if (j0 < 0) j0 = 0;
-        if (j1 > kTile) j1 = kTile;
+        const int j0 = most_of(row[1] - tile * kTile, 0), j1 = least_of(row[2] - tile * kTile, kTile);
         if (j0 >= j1) continue;
         V s[4];
         scores(q + i * dp, kt, d, s);
-        cap(s, a.softcap);
+        for (int c = 0; c < 4; c++) s[c] = capped(s[c], a.softcap);
         mask(s, j0, j1, -INFINITY);
         V big = vmax(vmax(s[0], s[1]), vmax(s[2], s[3]));
         float best = top[i];
@@ -199,7 +176,7 @@ void attention(const Attention& a, int64_t row0, int64_t row1, int h, float* scr
     int64_t n = row0 + i / group, head = h * group + i % group;
     float inv = total[i] > 0 ? 1 / total[i] : 0;
     T* o = (T*)a.out + (n * a.hq + head) * d;
-    for (int c = 0; c < d; c++) set(o + c, acc[i * dp + c] * inv);
+    by16(d, [&](int c, auto num) { store(o + c, load(acc + i * dp + c) * inv, num); });
     a.lse[n * a.hq + head] = total[i] > 0 ? top[i] + logf(total[i]) : -INFINITY;
   }
 }
@@ -208,8 +185,8 @@ void attention(const Attention& a, int64_t row0, int64_t row1, int h, float* scr
 inline void row_gradient(const Attention& a, const float* q, const float* dout, float lse, float delta, const float* kt, const float* vt,
                          int j0, int j1, V* p, V* ds) {
   scores2(q, kt, dout, vt, a.d, p, ds);
-  cap(p, a.softcap);
   for (int c = 0; c < 4; c++) {
+    p[c] = capped(p[c], a.softcap);
     V slope = splat(1);
     if (a.softcap != 0) slope = 1 - (p[c] / a.softcap) * (p[c] / a.softcap);
     p[c] = vexp(p[c] - lse);
@@ -233,9 +210,7 @@ void attention_dq(const Attention& a, int64_t row0, int64_t row1, int h, float* 
     fetch<T>(a, walk, h, tile, r.lo, r.hi, k, kt, nullptr, vt);
     for (int64_t i = 0; i < m; i++) {
       int64_t n = row0 + i / group, at = n * a.hq + h * group + i % group;
-      int j0 = a.rows[3 * n + 1] - tile * kTile, j1 = a.rows[3 * n + 2] - tile * kTile;
-      if (j0 < 0) j0 = 0;
-      if (j1 > kTile) j1 = kTile;
+      const int j0 = most_of(a.rows[3 * n + 1] - tile * kTile, 0), j1 = least_of(a.rows[3 * n + 2] - tile * kTile, kTile);
       if (j0 >= j1) continue;
       V p[4], ds[4];
       row_gradient(a, q + i * dp, dout + i * dp, a.lse[at], a.delta[at], kt, vt, j0, j1, p, ds);
@@ -244,7 +219,7 @@ void attention_dq(const Attention& a, int64_t row0, int64_t row1, int h, float* 
   }
   for (int64_t i = 0; i < m; i++) {
     T* o = (T*)a.dq + ((row0 + i / group) * a.hq + h * group + i % group) * d;
-    for (int c = 0; c < d; c++) set(o + c, acc[i * dp + c] * a.scale);
+    by16(d, [&](int c, auto num) { store(o + c, load(acc + i * dp + c) * a.scale, num); });
   }
 }
 
@@ -263,9 +238,7 @@ void attention_dkv(const Attention& a, int64_t slot0, int count, int h, const Pi
   unpack(v, d, dp, 0, count, (float*)nullptr, vt);
   for (const Piece* piece = pieces; piece < pieces + num; piece++)
     for (int64_t n = piece->row0; n < piece->row1; n++) {
-      int j0 = a.rows[3 * n + 1] - piece->logical, j1 = a.rows[3 * n + 2] - piece->logical;
-      if (j0 < 0) j0 = 0;
-      if (j1 > piece->count) j1 = piece->count;
+      int j0 = most_of(a.rows[3 * n + 1] - piece->logical, 0), j1 = least_of(a.rows[3 * n + 2] - piece->logical, piece->count);
       if (j0 >= j1) continue;
       j0 += piece->lane, j1 += piece->lane;
       for (int g = 0; g < group; g += 4) {
@@ -288,7 +261,7 @@ void attention_dkv(const Attention& a, int64_t slot0, int count, int h, const Pi
     }
   for (int j = 0; j < count; j++) {
     T *ok = (T*)a.dk + ((slot0 + j) * a.hkv + h) * d, *ov = (T*)a.dv + ((slot0 + j) * a.hkv + h) * d;
-    for (int c = 0; c < d; c++) set(ok + c, dk[j * dp + c]), set(ov + c, dv[j * dp + c]);
+    by16(d, [&](int c, auto num) { store(ok + c, load(dk + j * dp + c), num), store(ov + c, load(dv + j * dp + c), num); });
   }
 }
 
@@ -297,11 +270,8 @@ void attention_delta(const Attention& a, int64_t row0, int64_t row1, float* delt
   for (int64_t i = row0 * a.hq; i < row1 * a.hq; i++) {
     const T *o = (const T*)a.out + i * a.d, *g = (const T*)a.dout + i * a.d;
     V s = {};
-    int c = 0;
-    for (; c + 16 <= a.d; c += 16) s += load(o + c) * load(g + c);
-    float t = sum(s);
-    for (; c < a.d; c++) t += get(o + c) * get(g + c);
-    delta[i] = t;
+    by16(a.d, [&](int c, auto num) { s += load(o + c, num) * load(g + c, num); });
+    delta[i] = sum(s);
   }
 }
 

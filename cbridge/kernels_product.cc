@@ -29,7 +29,11 @@ inline L mac(L a, L x, L w, const float*) { return a + x * w; }
 #ifdef __AVX512BF16__
 template <class T>
 constexpr int kUnit = 4 / sizeof(T);  // elements
-inline L units(const bf16* p) { return *(const L*)(const void*)p; }
+inline L units(const bf16* p) {
+  L v;
+  memcpy(&v, p, sizeof v);  // elements of another type
+  return v;
+}
 inline L mac(L a, L x, L w, const bf16*) { return (L)_mm512_dpbf16_ps((__m512)a, (__m512bh)x, (__m512bh)w); }
 #else
 template <class T>
@@ -45,11 +49,6 @@ inline L units(const T* p, int64_t left) {
   T part[kLanes * kUnit<T>] = {};
   memcpy(part, p, left * sizeof(T));
   return units(part);
-}
-
-template <class T>
-inline int64_t length(int64_t k) {  // of a packed row
-  return (k + 16 * kUnit<T> - 1) / (16 * kUnit<T>) * 16;
 }
 
 // As many registers as one has lanes, rows of a matrix, become its columns: each round brings rows i and i + half side by side.
@@ -74,7 +73,8 @@ inline void turn_block(L* a) {
 // Up to kLanes rows of elements become columns of units, out[unit · stride + row], as many as a packed row has; missing rows are zeros.
 template <class T>
 inline void turn_rows(const T* x, int64_t rows, int64_t k, float* out, int stride) {
-  for (int64_t i = 0; i < length<T>(k); i += kLanes) {
+  const int64_t len = packed_row(kUnit<T>, k);
+  for (int64_t i = 0; i < len; i += kLanes) {
     L a[kLanes] = {};
     for (int r = 0; r < kLanes && r < rows && i * kUnit<T> < k; r++) a[r] = units(x + r * k + i * kUnit<T>, k - i * kUnit<T>);
     turn_block(a);
@@ -101,7 +101,7 @@ inline void tile(const float* x, const float* w, const float* bias, int64_t n, i
     }
   }
   for (int m = 0; m < M; m++) {
-    float sums[48];
+    float sums[48] = {};
     T out[48];
     memcpy(sums, s[m], sizeof s[m]);
     for (int c = 0; c < kColumns; c += 16) store(out + c, load(sums + c) + load(bias + c));
@@ -111,7 +111,7 @@ inline void tile(const float* x, const float* w, const float* bias, int64_t n, i
 
 template <class T>
 void product(const float* x, const void* pw, const void* pb, int64_t m, int64_t n, int64_t k, void* py, int64_t ldy, float* scratch) {
-  const int64_t len = length<T>(k);
+  const int64_t len = packed_row(kUnit<T>, k);
   for (int64_t j = 0; j < n; j += kColumns) {
     const int64_t some = n - j < kColumns ? n - j : kColumns;
     for (int c = 0; c < kColumns; c += kLanes) turn_rows((const T*)pw + (j + c) * k, some - c, k, scratch + c, kColumns);

@@ -12,25 +12,18 @@ void add_rms_norm(const void* in, const void* add, const void* weight, float eps
   for (int64_t i = 0; i < n; i++, x += h, y += h) {
     const T* z = x;
     if (r) {
-      for (int c = 0; c + 16 <= h; c += 16) store(total + c, load(x + c) + load(r + c));
-      for (int c = h & ~15; c < h; c++) set(total + c, get(x + c) + get(r + c));
+      by16(h, [&](int c, auto num) { store(total + c, load(x + c, num) + load(r + c, num), num); });
       z = total, total += h, r += h;
     }
     V s = {};
-    for (int c = 0; c + 16 <= h; c += 16) s += load(z + c) * load(z + c);
-    float t = sum(s);
-    for (int c = h & ~15; c < h; c++) t += get(z + c) * get(z + c);
-    float k = 1 / sqrtf(t / h + eps);
+    by16(h, [&](int c, auto num) { s += load(z + c, num) * load(z + c, num); });
+    const float k = 1 / sqrtf(sum(s) / h + eps);
     rstd[i] = k;
-    T rounded[16];  // the normalised value is rounded to T before the weight, as the reference does
-    for (int c = 0; c + 16 <= h; c += 16) {
-      store(rounded, load(z + c) * k);
-      store(y + c, load((const T*)rounded) * load(w + c));
-    }
-    for (int c = h & ~15; c < h; c++) {
-      set(rounded, get(z + c) * k);
-      set(y + c, get(rounded) * get(w + c));
-    }
+    by16(h, [&](int c, auto num) {
+      T rounded[16];  // the normalised value is rounded to T before the weight, as the reference does
+      store(rounded, load(z + c, num) * k);
+      store(y + c, load(rounded) * load(w + c, num), num);
+    });
   }
 }
 
@@ -40,28 +33,19 @@ void rms_norm_backward(const void* in, const void* weight, const float* rstd, co
   const T *x = (const T*)in, *w = (const T*)weight, *dsum = (const T*)dtotal, *dy = (const T*)dout;
   T* dx = (T*)din;
   for (int64_t i = 0; i < n; i++, x += h, dy += h, dx += h) {
-    float k = rstd[i], t = 0;
+    const float k = rstd[i];
     V s = {};
-    for (int c = 0; c + 16 <= h; c += 16) {
-      V g = load(dy + c), z = load(x + c);
-      s += g * load(w + c) * z;
-      store(dw + c, load(dw + c) + g * z * k);
-    }
-    t = sum(s);
-    for (int c = h & ~15; c < h; c++) {
-      t += get(dy + c) * get(w + c) * get(x + c);
-      dw[c] += get(dy + c) * get(x + c) * k;
-    }
-    float m = t * k * k * k / h;
-    for (int c = 0; c + 16 <= h; c += 16) {
-      V v = load(dy + c) * load(w + c) * k - load(x + c) * m;
-      if (dsum) v += load(dsum + c);
-      store(dx + c, v);
-    }
-    for (int c = h & ~15; c < h; c++) {
-      float v = get(dy + c) * get(w + c) * k - get(x + c) * m;
-      set(dx + c, dsum ? v + get(dsum + c) : v);
-    }
+    by16(h, [&](int c, auto num) {
+      V g = load(dy + c, num), z = load(x + c, num);
+      s += g * load(w + c, num) * z;
+      store(dw + c, load(dw + c, num) + g * z * k, num);
+    });
+    const float m = sum(s) * k * k * k / h;
+    by16(h, [&](int c, auto num) {
+      V v = load(dy + c, num) * load(w + c, num) * k - load(x + c, num) * m;
+      if (dsum) v += load(dsum + c, num);
+      store(dx + c, v, num);
+    });
     if (dsum) dsum += h;
   }
 }
@@ -75,44 +59,27 @@ void rotary(const void* in, int64_t stride, const float* cos, const float* sin, 
   for (int64_t i = 0; i < n; i++, cos += half, sin += half)
     for (int k = 0; k < heads; k++, y += d) {
       const T* p = x + i * stride + k * d;
-      int c = 0;
-      for (; c + 16 <= half; c += 16) {
-        V a = load(p + c), b = load(p + half + c), co = load(cos + c), si = load(sin + c) * sign;
-        store(y + c, a * co - b * si);
-        store(y + half + c, b * co + a * si);
-      }
-      for (; c < half; c++) {
-        float a = get(p + c), b = get(p + half + c), si = sin[c] * sign;
-        set(y + c, a * cos[c] - b * si);
-        set(y + half + c, b * cos[c] + a * si);
-      }
+      by16(half, [&](int c, auto num) {
+        V a = load(p + c, num), b = load(p + half + c, num), co = load(cos + c, num), si = load(sin + c, num) * sign;
+        store(y + c, a * co - b * si, num);
+        store(y + half + c, b * co + a * si, num);
+      });
     }
 }
 
 // GELU by its tanh formula is g·sigmoid(z(g)), SiLU the same with z(g) = g; slope is dz/dg.
-template <class F>
-inline F logit(F g, bool gelu) {
-  return gelu ? g * (1.5957691216f + 0.0713548162726f * g * g) : g;
-}
-template <class F>
-inline F slope(F g, bool gelu) {
-  return gelu ? 1.5957691216f + 0.2140644488178f * g * g : F{} + 1;
-}
+inline V logit(V g, bool gelu) { return gelu ? g * (1.5957691216f + 0.0713548162726f * g * g) : g; }
+inline V slope(V g, bool gelu) { return gelu ? 1.5957691216f + 0.2140644488178f * g * g : splat(1); }
 
 template <class T>
 void act_mul(const void* gate_up, bool gelu, int64_t n, int inner, void* out) {
   const T* gu = (const T*)gate_up;
   T* y = (T*)out;
   for (int64_t i = 0; i < n; i++, gu += 2 * inner, y += inner) {
-    int c = 0;
-    for (; c + 16 <= inner; c += 16) {
-      V g = load(gu + c);
-      store(y + c, g / (1 + vexp(-logit(g, gelu))) * load(gu + inner + c));
-    }
-    for (; c < inner; c++) {
-      float g = get(gu + c);
-      set(y + c, g / (1 + exp1(-logit(g, gelu))) * get(gu + inner + c));
-    }
+    by16(inner, [&](int c, auto num) {
+      V g = load(gu + c, num);
+      store(y + c, g / (1 + vexp(-logit(g, gelu))) * load(gu + inner + c, num), num);
+    });
   }
 }
 
@@ -121,37 +88,22 @@ void act_mul_backward(const void* gate_up, bool gelu, const void* dout, int64_t 
   const T *gu = (const T*)gate_up, *dy = (const T*)dout;
   T* dgu = (T*)dgate_up;
   for (int64_t i = 0; i < n; i++, gu += 2 * inner, dgu += 2 * inner, dy += inner) {
-    int c = 0;
-    for (; c + 16 <= inner; c += 16) {
-      V g = load(gu + c), u = load(gu + inner + c), e = load(dy + c), s = 1 / (1 + vexp(-logit(g, gelu)));
-      store(dgu + c, e * u * s * (1 + g * slope(g, gelu) * (1 - s)));
-      store(dgu + inner + c, e * g * s);
-    }
-    for (; c < inner; c++) {
-      float g = get(gu + c), u = get(gu + inner + c), e = get(dy + c), s = 1 / (1 + exp1(-logit(g, gelu)));
-      set(dgu + c, e * u * s * (1 + g * slope(g, gelu) * (1 - s)));
-      set(dgu + inner + c, e * g * s);
-    }
+    by16(inner, [&](int c, auto num) {
+      V g = load(gu + c, num), u = load(gu + inner + c, num), e = load(dy + c, num), s = 1 / (1 + vexp(-logit(g, gelu)));
+      store(dgu + c, e * u * s * (1 + g * slope(g, gelu) * (1 - s)), num);
+      store(dgu + inner + c, e * g * s, num);
+    });
   }
 }
-
-// Apart, as is `last`: a loop with lanes taken one by one keeps its vectors in memory.
-__attribute__((noinline, cold)) V cap(V x, float softcap) {
-  for (int j = 0; j < 16; j++) x[j] = softcap * tanhf(x[j] / softcap);
-  return x;
-}
-inline V capped(V x, float softcap) { return softcap == 0 ? x : cap(x, softcap); }
 
 template <class T>
 void softcap(const void* in, int64_t n, float cap, float* out) {
   for (int64_t i = 0; i < n; i++) out[i] = capped(splat(get((const T*)in + i)), cap)[0];
 }
 
-template <class T>
+template <class T>  // apart, as is cap
 __attribute__((noinline, cold)) V last(const T* x, int64_t num, float softcap) {
-  V y = {};
-  for (int64_t i = 0; i < num; i++) y[i] = get(x + i);
-  y = capped(y, softcap);
+  V y = capped(load(x, num), softcap);
   for (int64_t i = num; i < 16; i++) y[i] = -INFINITY;
   return y;
 }
@@ -169,7 +121,6 @@ inline V lane_max(const T* x, int64_t j, int64_t end) {
   each(x, j, end, 0, [&](int64_t, V y) __attribute__((always_inline)) { m = vmax(y, m); });
   return m;
 }
-inline int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // The log of a probability but for the sum: (y - top)·inv_t, which is exact to its own rounding however small the temperature. No lower
 // than what e^z makes 0, lest 0·-inf be NaN.
@@ -229,13 +180,10 @@ void row_backward(void* logits, int64_t v, float inv_t, float softcap, const flo
   each(x, 0, v, softcap, [&](int64_t j, V y) __attribute__((always_inline)) {
     V lp = scaled(y, stats[0], inv_t) - stats[1], p = vexp(lp);
     V d = -p * (g + dentropy * (lp + entropy)) * slope(y);
-    if (j + 16 <= v) {
-      store(x + j, d);
-    } else {
-      for (int64_t i = 0; i < v - j; i++) set(x + j + i, d[i]);
-    }
+    j + 16 <= v ? store(x + j, d) : store(x + j, d, v - j);
   });
-  for (int i = 0; i < k; i++) set(x + ids[i], get(x + ids[i]) + dlogp[i] * slope(capped(splat(raw[i]), softcap))[0]);
+  for (int i = 0; i < k; i++)
+    store(x + ids[i], get(x + ids[i]) + dlogp[i] * slope(capped(splat(raw[i]), softcap)), 1);
 }
 
 // The first of n weights whose sum with those before it is above left, from which those before are taken. Where rounding leaves a crumb
@@ -281,15 +229,11 @@ double mass(const float* y, const float* e, int64_t n, float t) {
 
 // Float32 by order: the integer that a number is read as, those below 0 turned round.
 int32_t order(float f) {
-  int32_t i;
-  memcpy(&i, &f, 4);
+  const int32_t i = ((VI)splat(f))[0];
   return i ^ ((i >> 31) & 0x7fffffff);
 }
 float ordered(int32_t i) {
-  float f;
-  i ^= (i >> 31) & 0x7fffffff;
-  memcpy(&f, &i, 4);
-  return f;
+  return ((V)(VI{} + (i ^ ((i >> 31) & 0x7fffffff))))[0];
 }
 
 // The largest number, from least to the largest y, from which on the weights reach need; least where none does.
@@ -308,7 +252,8 @@ template <class T>
 int64_t truncate(const T* x, int64_t v, float top, float inv_t, const double* cut, double* runs, float* e, float* y, int32_t* ids) {
   bool top_k = cut[0] > 0 && cut[0] < v, top_p = cut[1] > 0 && cut[1] < 1;
   double total = 0, drop = 0;
-  float floor = float(cut[2]);
+  const float min_p = float(cut[2] < 1 ? cut[2] : 1);  // the largest always stays
+  float floor = min_p;
   int64_t n = 0, num = (v + kRun - 1) / kRun;
   for (int64_t r = 0; r < num; r++) total += runs[r];
   float least = -INFINITY;
@@ -339,16 +284,8 @@ int64_t truncate(const T* x, int64_t v, float top, float inv_t, const double* cu
   }
   for (int64_t j = 0; drop > 0; j++)
     if (y[j] == least) e[j] = 0, drop--;
-  for (int64_t j0 = 0; j0 < n; j0 += kRun) {
-    V a = {};
-    each(y, j0, least_of(n, j0 + kRun), 0, [&](int64_t j, V z) __attribute__((always_inline)) {
-      V p = less(z, splat(least), V{}, load(e + j));
-      p = less(p, splat(float(cut[2])), V{}, p);
-      store(e + j, p);
-      a += p;
-    });
-    runs[j0 / kRun] = sum(a);
-  }
+  for (int64_t j = 0; j < n; j++) e[j] = (y[j] < least) | (e[j] < min_p) ? 0 : e[j];
+  for (int64_t j = 0; j < n; j += kRun) runs[j / kRun] = mass(y + j, e + j, least_of(n - j, kRun), -INFINITY);
   return n;
 }
 

@@ -19,7 +19,7 @@ void multiply(const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& y
   const int64_t m = x.size(0), n = w.size(0), k = x.size(1);
   const ProductKernels& kernels = product_kernels(x.scalar_type() == at::kBFloat16, n, k);
   const int64_t threads = std::clamp<int64_t>(m * n * k >> 16, 1, at::get_num_threads()), packs = (m + kPack - 1) / kPack;
-  const int64_t row = packed_row(kernels, k);
+  const int64_t row = packed_row(kernels.unit, k);
   Tensor packed = at::empty({packs * kPack, row}, x.options().dtype(at::kFloat));
   float* rows = packed.data_ptr<float>();
   at::parallel_for(0, packs, 4, [&](int64_t i, int64_t e) {

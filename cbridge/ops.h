@@ -23,7 +23,8 @@ inline int instruction_set() {
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
     const char* limit = getenv("MOLT_ISA");
-    const int most = limit ? atoi(limit) : 4;
+    TORCH_CHECK(!limit || !*limit || (*limit >= '0' && *limit <= '4' && !limit[1]), "MOLT_ISA must be 0 to 4, not '", limit, "'");
+    const int most = limit && *limit ? *limit - '0' : 4;
     return std::min(most, bf16 ? most > 3 && at::cpu::init_amx() ? 4 : 3 : avx512 ? 2 : int(avx2));
   }();
   return best;

@@ -35,12 +35,32 @@ inline float get(const bf16* p) {
   memcpy(&f, &b, 4);
   return f;
 }
-inline void set(float* p, float f) { *p = f; }
-inline void set(bf16* p, float f) {
-  uint32_t b;
-  memcpy(&b, &f, 4);
-  *p = f == f ? uint16_t((b + 0x7fff + ((b >> 16) & 1)) >> 16) : uint16_t(b >> 16 | 0x40);
+
+// Sixteen elements, or the rest of a row: what is missing is zero.
+struct Sixteen {};
+template <class T>
+inline V load(const T* p, Sixteen) { return load(p); }
+template <class T>
+inline void store(T* p, V v, Sixteen) { store(p, v); }
+template <class T>
+inline V load(const T* p, int64_t num) {
+  T part[16] = {};
+  memcpy(part, p, num * sizeof(T));
+  return load(part);
 }
+template <class T>
+inline void store(T* p, V v, int64_t num) {
+  T part[16];
+  store(part, v);
+  memcpy(p, part, num * sizeof(T));
+}
+template <class F>
+inline void by16(int n, F f) {  // f(first, how many)
+  int c = 0;
+  for (; c + 16 <= n; c += 16) f(c, Sixteen{});
+  if (c < n) f(c, int64_t(n - c));
+}
+
 // a < b ? yes : no, in parts as wide as the registers: GCC takes comparisons of wider vectors apart into single lanes.
 inline V less(V a, V b, V yes, V no) {
 #if defined(__AVX512F__)
@@ -71,6 +91,16 @@ inline void turn(V* a) {
       t[2 * i + 1] = __builtin_shuffle(a[i], a[i + 8], VI{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31});
     }
 }
+
+inline int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t most_of(int64_t a, int64_t b) { return a < b ? b : a; }
+
+// Apart: a loop with lanes taken one by one keeps its vectors in memory.
+__attribute__((noinline, cold)) V cap(V x, float softcap) {
+  for (int j = 0; j < 16; j++) x[j] = softcap * tanhf(x[j] / softcap);
+  return x;
+}
+inline V capped(V x, float softcap) { return softcap == 0 ? x : cap(x, softcap); }
 
 // e^x within 2 ulp; below -87.3 it is 0, above 88.7 it is infinity.
 inline V vexp(V x) {

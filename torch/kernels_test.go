@@ -265,6 +265,20 @@ func TestSampleInvertsTheCumulativeDistribution(t *testing.T) {
 	})
 }
 
+// A min-p above 1 would leave no token at all.
+func TestTheLargestLogitStaysWhateverTheMinP(t *testing.T) {
+	do(t, func(s *Scope) {
+		row := make([]float32, 5000)
+		row[4321] = 3
+		for _, cuts := range [][]float64{{0, 0, 1.5}, {0, 0.9, math.Inf(1)}, {10, 0, 2}} {
+			ids, _, _ := s.Sample(New(s, row, 1, len(row)), New(s, []float32{1}), New(s, []float64{0.7}), New(s, cuts, 1, 3))
+			if ids.Item() != 4321 {
+				t.Errorf("cuts %v: token %v", cuts, ids.Item())
+			}
+		}
+	})
+}
+
 // However small the temperature, log-probs are right to float32's last digits, in Sample and LMLogP with the same bits, and so are the
 // entropy and the gradient.
 func TestLogProbsKeepTheirDigitsAtAnyTemperature(t *testing.T) {

@@ -117,3 +117,20 @@ func TestKernelsOfEveryInstructionSet(t *testing.T) {
 		}
 	}
 }
+
+func TestMOLTISAOutsideItsNumbersIsAnError(t *testing.T) {
+	if os.Getenv("MOLT_ISA") == "" {
+		for _, isa := range []string{"-1", "5", "avx2", "12"} {
+			cmd := exec.Command(os.Args[0], "-test.run=^TestMOLTISA")
+			cmd.Env = append(os.Environ(), "MOLT_ISA="+isa)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("MOLT_ISA=%s: %v\n%s", isa, err, out)
+			}
+		}
+		return
+	}
+	fails(t, "MOLT_ISA must be 0 to 4, not '"+os.Getenv("MOLT_ISA")+"'", func(s *Scope) {
+		x := New(s, []float32{1}, 1, 1)
+		s.Linear(x, x, Tensor{})
+	})
+}
