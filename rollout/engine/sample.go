@@ -75,7 +75,7 @@ func topLogP(x, stats []float32, invT float32, n int) []rollout.TopLogP {
 	return top
 }
 
-// sample draws a token from each row of logits [≥len(asked), vocabulary], as asked, at quantiles u. Log-probs are those of
+// sample draws a token from each row of logits [len(asked), vocabulary], as asked, at quantiles u. Log-probs are those of
 // softmax(logits/T), before bias, penalty and truncation. seen(i) are row i's ids so far.
 func sample(s *torch.Scope, logits torch.Tensor, asked []rollout.Sampling, u []float64, seen func(i int) []int32) []drawn {
 	invT, cuts := make([]float32, len(asked)), make([]float64, 0, 3*len(asked))
