@@ -105,14 +105,8 @@ func (j job) encode() (r report, err error) {
 // train measures optimizer steps on the mean negative log-prob of all tokens but each row's first, with PyTorch's defaults of AdamW.
 // Token i of all rows is 100 + 7919·i mod (vocab−200).
 func (j job) train(ctx context.Context, s *torch.Scope, dtype torch.DType) (r report, err error) {
-	err = trainer.RegisterLoss("nll", func(s *torch.Scope, in trainer.LossInput) trainer.LossOutput {
-		return trainer.LossOutput{Loss: s.Neg(in.TokenMean(s, in.LogP))}
-	})
-	if err != nil {
-		return r, err
-	}
 	c := trainer.DefaultConfig()
-	c.Loss.Name = "nll"
+	c.Loss.Name = "sft"
 	c.Optim.Beta2, c.Optim.WeightDecay, c.Optim.MicroTokens = 0.999, 0.01, j.Micro*j.Length
 	master, err := model.Load(s, j.model(), torch.Float32)
 	if err != nil {

@@ -35,15 +35,27 @@ type AlgoConfig struct {
 
 // LossConfig is the table [loss]: from advantages to gradients.
 type LossConfig struct {
-	Name        string  `toml:"name"`     // a registered policy loss
-	ClipLow     float64 `toml:"clip_low"` // the probability ratio is bounded to 1-ClipLow … 1+ClipHigh
-	ClipHigh    float64 `toml:"clip_high"`
-	DualClip    float64 `toml:"dual_clip"`    // times its size bounds the loss of tokens with negative advantage; above 1; 0: off
-	Aggregation string  `toml:"aggregation"`  // of token losses to one number: "token-mean", over all tokens of the optimizer step
+	Name     string  `toml:"name"`     // a registered policy loss
+	ClipLow  float64 `toml:"clip_low"` // the probability ratio is bounded to 1-ClipLow … 1+ClipHigh
+	ClipHigh float64 `toml:"clip_high"`
+	DualClip float64 `toml:"dual_clip"` // times its size bounds the loss of tokens with negative advantage; above 1; 0: off
+	// Old says what the ratio is taken to: "behaviour", the log-probs that the tokens were sampled at, or "policy", those under the policy
+	// before the step. Under "policy" the ratio is 1, and the correction below stands for what age and engine have changed.
+	Old         string  `toml:"old"`
+	Aggregation string  `toml:"aggregation"`  // of token losses to one number, see aggregations
+	NormTokens  int     `toml:"norm_tokens"`  // the length that "seq-mean-token-sum-norm" divides by
 	EntropyCoef float64 `toml:"entropy_coef"` // times the mean entropy, in nats, is taken off the loss; below 0 drives entropy down
 	KLCoef      float64 `toml:"kl_coef"`      // times the mean KL to the reference policy, in nats, is added; 0: no reference is needed
 	KL          string  `toml:"kl"`           // the estimate that KLCoef multiplies: "k1", "k2", "k3" or "k3_base", see klLosses
+	KLReference string  `toml:"kl_reference"` // what KLCoef pulls to: "model", the reference model, or "behaviour", the policy that sampled
+	// ScoreCentering takes from each loss what the sampler's choice alone would push to, by its so many most likely tokens; 0: off.
+	ScoreCentering        int                `toml:"score_centering"`
+	Params                map[string]float64 `toml:"params"` // of the loss; see RegisterLoss
+	estimators.Correction                    // further keys of this table: is_preset, is_level, is_mode, …
 }
+
+// needsReference tells whether samples need log-probs under a reference model.
+func (c LossConfig) needsReference() bool { return c.KLCoef != 0 && c.KLReference == "model" }
 
 // AsyncConfig is the table [async]: how rollouts and training share time and cores.
 type AsyncConfig struct {
@@ -76,7 +88,8 @@ func DefaultConfig() Config {
 		Name:  "run",
 		Steps: 100,
 		Algo:  AlgoConfig{Estimator: "grpo", Options: estimators.DefaultOptions()},
-		Loss:  LossConfig{Name: "ppo", ClipLow: 0.2, ClipHigh: 0.2, Aggregation: "token-mean", KL: "k2"},
+		Loss: LossConfig{Name: "ppo", Old: "behaviour", ClipLow: 0.2, ClipHigh: 0.2, Aggregation: "token-mean", KL: "k2",
+			KLReference: "model", Correction: estimators.DefaultCorrection()},
 		Optim: OptimConfig{Name: "adamw", LR: 1e-5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, MuonLR: 0.02, Momentum: 0.95, Nesterov: true,
 			MaxNorm: 1, Schedule: "constant", NumCycles: 1, Power: 1, DecayType: "cosine", MicroTokens: 2048},
 		Async:      AsyncConfig{Staleness: 1},
@@ -119,16 +132,53 @@ func (c AlgoConfig) validate() error {
 }
 
 func (c LossConfig) validate() error {
+	is, err := c.Correction.Resolve()
+	if err != nil {
+		err = fmt.Errorf("loss.%w", err)
+	}
+	one := func(key, value string, of ...string) error {
+		return check(key, value, slices.Contains(of, value), strings.Join(of, ", "))
+	}
 	return errors.Join(
 		FindLoss(c.Name),
+		c.validateParams(),
 		check("loss.clip_low", c.ClipLow, c.ClipLow >= 0 && c.ClipLow <= 1, "0 to 1"),
 		check("loss.clip_high", c.ClipHigh, atLeast0(c.ClipHigh), "at least 0"),
+		check("loss.clip_high", c.ClipHigh, c.Name != "cispo" || c.ClipHigh >= 1, "at least 1 for cispo, whose ceiling of the ratio it is"),
 		check("loss.dual_clip", c.DualClip, c.DualClip == 0 || c.DualClip > 1 && atLeast0(c.DualClip), "above 1 (0: off)"),
-		check("loss.aggregation", c.Aggregation, c.Aggregation == "token-mean", "token-mean"),
+		check("loss.dual_clip", c.DualClip, c.DualClip == 0 || c.Name == "ppo", "0: only ppo has it"),
+		one("loss.old", c.Old, "behaviour", "policy"),
+		one("loss.aggregation", c.Aggregation, slices.Sorted(maps.Keys(aggregations))...),
+		check("loss.norm_tokens", c.NormTokens, c.Aggregation != "seq-mean-token-sum-norm" || c.NormTokens > 0,
+			"the length to divide by, which loss.aggregation asks for"),
 		check("loss.entropy_coef", c.EntropyCoef, finite(c.EntropyCoef), "a number"),
 		check("loss.kl_coef", c.KLCoef, atLeast0(c.KLCoef), "at least 0 (0: off)"),
-		check("loss.kl", c.KL, klLosses[c.KL] != nil, strings.Join(slices.Sorted(maps.Keys(klLosses)), ", ")),
+		one("loss.kl", c.KL, slices.Sorted(maps.Keys(klLosses))...),
+		one("loss.kl_reference", c.KLReference, "model", "behaviour"),
+		err,
+		check("loss.old", c.Old, err != nil || is.Level == "off" || c.Old == "policy",
+			`"policy" for importance sampling: under "behaviour" the ratio is in the loss itself`),
+		check("loss.score_centering", c.ScoreCentering, c.ScoreCentering >= 0 && c.ScoreCentering < 256, "0 to 255 (0: off)"),
+		check("loss.score_centering", c.ScoreCentering, c.ScoreCentering == 0 || (is.Level == "off" || is.Level == "token") && is.Gate == "ratio",
+			"0 with this correction: it goes with is_level off or token and is_gate ratio"),
 	)
+}
+
+func (c LossConfig) validateParams() error {
+	var errs []error
+	var known []string
+	for _, p := range losses[c.Name].params {
+		known = append(known, p.Name)
+		if v, ok := c.Params[p.Name]; ok {
+			errs = append(errs, check("loss.params."+p.Name, v, v >= p.Min && v <= p.Max, fmt.Sprintf("%v to %v", p.Min, p.Max)))
+		}
+	}
+	for name := range c.Params {
+		if !slices.Contains(known, name) {
+			errs = append(errs, fmt.Errorf("loss.params.%s is not known to the loss %q; known: %s", name, c.Name, strings.Join(known, ", ")))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (c AsyncConfig) validate() error {

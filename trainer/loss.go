@@ -12,15 +12,20 @@ import (
 // LossInput is what a policy loss sees of one micro-batch: N rows, one for each token that the policy chose, samples one after
 // the other. Other tokens have no row, so that nothing at a masked position can reach a loss. All numbers are finite.
 type LossInput struct {
-	LogP, Entropy torch.Tensor // float32 [N] under the policy now, in nats; leaves: the trainer takes the loss's gradients by them
-	Old           torch.Tensor // float32 [N] log-probs that the ratio is taken to: those before this optimizer step
+	LogP, Entropy torch.Tensor // float32 [N] under the policy now, in nats; the trainer takes the loss's gradients by them
+	Old           torch.Tensor // float32 [N] log-probs that the ratio is taken to, see loss.old
 	Behaviour     torch.Tensor // float32 [N] log-probs that the tokens were sampled at
-	Reference     torch.Tensor // float32 [N] log-probs under the reference model; none if loss.kl_coef is 0
+	Reference     torch.Tensor // float32 [N] log-probs under the reference policy; none if loss.kl_coef is 0
 	Advantages    torch.Tensor // float32 [N]
 	Sample        []int32      // [N] sample of each row, an index into Samples
 	Samples       []SampleInfo // the samples with rows in this micro-batch; a sample is never split
-	Step          StepCounts
+	First         int          // row 0 is this token of the step
+	Step          Step
 	Config        LossConfig
+
+	index      torch.Tensor // int32 [N], Sample
+	correction correction
+	params     map[string]float64
 }
 
 // SampleInfo counts the policy's tokens around one sample.
@@ -29,17 +34,19 @@ type SampleInfo struct {
 	GroupTokens int // in all samples of its prompt, over the whole optimizer step
 }
 
-// StepCounts are the denominators of one optimizer step, over all its micro-batches and ranks: neither accumulation nor sharding
-// changes the loss.
-type StepCounts struct {
+// Step is one optimizer step over all its micro-batches and ranks. Losses divide by these counts alone: neither accumulation nor
+// sharding changes the loss.
+type Step struct {
 	Tokens    int // that the policy chose
 	Sequences int // samples, those without such a token included
-	Prompts   int // groups
+	Prompts   int // groups with such a token
+	// Behaviour and Advantages are those of all tokens [Tokens], for losses that compare a token with the rest of the step.
+	Behaviour, Advantages []float32
 }
 
-// LossOutput is a micro-batch's share of the step's loss, a scalar, and its metrics. Shares add up to the loss.
+// LossOutput is a policy loss: what each token of the micro-batch is to be punished by, and metrics.
 type LossOutput struct {
-	Loss    torch.Tensor
+	Loss    torch.Tensor // float32 [N]
 	Metrics map[string]Metric
 }
 
@@ -57,25 +64,53 @@ func (in LossInput) Metric(s *torch.Scope, x torch.Tensor) Metric {
 	return Metric{s.Sum(x).Item(), float64(len(in.Sample))}
 }
 
-// TokenMean is this micro-batch's share of the mean of x [N] over the tokens of the optimizer step.
-func (in LossInput) TokenMean(s *torch.Scope, x torch.Tensor) torch.Tensor {
-	return s.MulScalar(s.Sum(x), 1/float64(in.Step.Tokens))
+// maxLogRatio bounds log-ratios before exp: beyond it a ratio is far outside every clip range and has no gradient.
+const maxLogRatio = 30
+
+// LogRatio is LogP - Old [N], clamped to ±30.
+func (in LossInput) LogRatio(s *torch.Scope) torch.Tensor {
+	return s.Clamp(s.Sub(in.LogP, in.Old), -maxLogRatio, maxLogRatio)
 }
 
-// Aggregate turns token losses [N] into this micro-batch's share of the step's loss, as loss.aggregation says.
-func (in LossInput) Aggregate(s *torch.Scope, losses torch.Tensor) torch.Tensor {
-	return in.TokenMean(s, losses) // "token-mean" is the only aggregation that Validate lets through
+// SampleMean gives each row of x [N] the mean of its sample's rows.
+func (in LossInput) SampleMean(s *torch.Scope, x torch.Tensor) torch.Tensor {
+	counts := make([]float64, len(in.Samples))
+	for i, sample := range in.Samples {
+		counts[i] = float64(sample.Tokens)
+	}
+	sums := s.Call("aten::index_add", s.Zeros(torch.Float64, len(counts)), 0, in.index, s.To(x, torch.Float64), 1)[0]
+	return s.To(s.IndexSelect(s.Div(sums, torch.New(s, counts)), 0, in.index), torch.Float32)
 }
 
-var losses = map[string]func(*torch.Scope, LossInput) LossOutput{"ppo": PPO}
+// Param is a number that a loss can be configured with, in the table [loss.params].
+type Param struct {
+	Name              string
+	Default, Min, Max float64
+}
 
-// RegisterLoss makes f available as loss.name, for a program's own main, before training starts. An empty or known name and a
-// nil f are errors. The trainer adds the entropy bonus and the KL term to what f gives.
-func RegisterLoss(name string, f func(*torch.Scope, LossInput) LossOutput) error {
+// Param is the value of a parameter that the loss was registered with.
+func (in LossInput) Param(name string) float64 { return in.params[name] }
+
+type policyLoss struct {
+	f      func(*torch.Scope, LossInput) LossOutput
+	params []Param
+}
+
+var losses = map[string]policyLoss{
+	"ppo":   {f: PPO},
+	"gspo":  {f: GSPO},
+	"cispo": {f: CISPO},
+	"sft":   {f: SFT},
+}
+
+// RegisterLoss makes f available as loss.name, for a program's own main, before training starts; params are its keys in
+// [loss.params]. An empty or known name and a nil f are errors. What f gives is multiplied by the weights of the correction for importance
+// sampling and aggregated by the trainer, which also adds the entropy bonus and the KL term.
+func RegisterLoss(name string, f func(*torch.Scope, LossInput) LossOutput, params ...Param) error {
 	if _, ok := losses[name]; ok || name == "" || f == nil {
 		return fmt.Errorf("trainer: cannot register the loss %q: it needs a new name and a function; known: %s", name, knownLosses())
 	}
-	losses[name] = f
+	losses[name] = policyLoss{f, params}
 	return nil
 }
 
@@ -83,55 +118,81 @@ func knownLosses() string { return strings.Join(slices.Sorted(maps.Keys(losses))
 
 // FindLoss returns an error that lists the known losses if name is not one of them.
 func FindLoss(name string) error {
-	if losses[name] == nil {
+	if losses[name].f == nil {
 		return fmt.Errorf("loss.name: unknown loss %q; known: %s", name, knownLosses())
 	}
 	return nil
 }
 
-// evaluate runs the configured loss and adds what every loss has: the entropy bonus and the KL term, both as means over tokens
-// whatever the aggregation, and the metrics of policy and behaviour.
-func (in LossInput) evaluate(s *torch.Scope) LossOutput {
-	out := losses[in.Config.Name](s, in)
+// evaluate runs the configured loss and gives this micro-batch's share of the step's loss, a scalar, with what every loss has: the
+// correction, the entropy bonus and the KL term, both as means over tokens whatever the aggregation, and the metrics of policy and
+// behaviour. Shares add up to the loss.
+func (in LossInput) evaluate(s *torch.Scope) (torch.Tensor, map[string]Metric, error) {
+	out := losses[in.Config.Name].f(s, in)
+	if out.Loss == (torch.Tensor{}) || !slices.Equal(out.Loss.Shape(), in.LogP.Shape()) {
+		return out.Loss, nil, fmt.Errorf("the loss %q gives %v, want a tensor of token losses %v", in.Config.Name, out.Loss, in.LogP.Shape())
+	}
 	drift := s.Sub(in.LogP, in.Behaviour)
 	metrics := map[string]Metric{
 		"entropy":        in.Metric(s, in.Entropy),
 		"advantage_mean": in.Metric(s, in.Advantages),
 		"policy_kl":      in.Metric(s, s.Sub(in.Old, in.LogP)),
-		"mismatch_abs":   in.Metric(s, s.Maximum(drift, s.Neg(drift))),
+		"ratio":          in.Metric(s, s.Exp(in.LogRatio(s))),
+		"mismatch_abs":   in.Metric(s, s.Call("aten::abs", drift)[0]),
 		"mismatch_k3":    in.Metric(s, klLosses["k3_base"](s, drift)),
+		"mismatch_exact": in.Metric(s, s.Call("aten::eq.Scalar", drift, 0)[0]),
 	}
+	losses := in.correction.apply(s, in, out.Loss, metrics)
+	metrics["policy_loss"] = in.Metric(s, losses)
 	maps.Copy(metrics, out.Metrics)
-	out.Metrics = metrics
+	loss := in.Aggregate(s, losses)
 	if c := in.Config.EntropyCoef; c != 0 {
-		out.Loss = s.Sub(out.Loss, s.MulScalar(in.TokenMean(s, in.Entropy), c))
+		loss = s.Sub(loss, s.MulScalar(in.tokenMean(s, in.Entropy), c))
 	}
 	if c := in.Config.KLCoef; c != 0 {
 		kl := klLosses[in.Config.KL](s, s.Sub(in.LogP, in.Reference))
-		out.Loss = s.Add(out.Loss, s.MulScalar(in.TokenMean(s, kl), c))
+		loss = s.Add(loss, s.MulScalar(in.tokenMean(s, kl), c))
 		metrics["kl"] = in.Metric(s, kl)
 	}
-	return out
+	return loss, metrics, nil
 }
 
-// input makes the loss's view of m, whose places have these log-probs and entropies [N].
-func (m *Micro) input(s *torch.Scope, logp, entropy torch.Tensor, step StepCounts, c LossConfig) LossInput {
+// input makes the loss's view of m. scores [N,1+K] are the log-probs of each place's token and, with score centering, of the sampler's K
+// most likely ones; entropy is [N].
+func (m *Micro) input(s *torch.Scope, scores, entropy torch.Tensor, step Step, c LossConfig) LossInput {
+	logp := s.Reshape(s.Narrow(scores, 1, 0, 1), len(m.Places))
 	in := LossInput{
-		LogP: logp, Entropy: entropy,
-		Old: torch.New(s, m.Old), Behaviour: torch.New(s, m.Behaviour), Advantages: torch.New(s, m.Advantages),
-		Sample: m.Sample, Samples: m.Samples, Step: step, Config: c,
+		LogP: logp, Entropy: entropy, Behaviour: torch.New(s, m.Behaviour), Advantages: torch.New(s, m.Advantages),
+		Sample: m.Sample, Samples: m.Samples, First: m.First, Step: step, Config: c,
+		index: torch.New(s, m.Sample), params: map[string]float64{},
 	}
-	if c.KLCoef != 0 {
+	for _, p := range losses[c.Name].params {
+		in.params[p.Name] = p.Default
+	}
+	maps.Copy(in.params, c.Params)
+	old := m.Old
+	switch {
+	case old != nil:
+		in.Old = torch.New(s, old)
+	case c.Old == "policy":
+		in.Old, old = s.Detach(logp), torch.Values[float32](logp)
+	default:
+		in.Old, old = in.Behaviour, m.Behaviour
+	}
+	if c.KLCoef != 0 && c.KLReference == "behaviour" {
+		in.Reference = in.Behaviour
+	} else if c.KLCoef != 0 {
 		in.Reference = torch.New(s, m.Reference)
 	}
+	in.correction = newCorrection(s, m, scores, old, c)
 	return in
 }
 
-// checkFinite returns an error that names the first place where x [N] is NaN or infinite.
+// checkFinite returns an error that names the first place where x, of as many numbers for each of them, is NaN or infinite.
 func (m *Micro) checkFinite(what string, x torch.Tensor) error {
-	for n, v := range torch.Values[float32](x) {
+	for i, v := range torch.Values[float32](x) {
 		if !finite(v) {
-			p := m.Places[n]
+			p := m.Places[i*len(m.Places)/x.Numel()]
 			return fmt.Errorf("sample %d, token %d: %s is %v under the policy", p.Sample, p.Token, what, v)
 		}
 	}

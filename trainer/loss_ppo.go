@@ -2,32 +2,24 @@ package trainer
 
 import "github.com/molt-go/molt/torch"
 
-// maxLogRatio bounds log-ratios before exp: beyond it a ratio is far outside every clip range and has no gradient.
-const maxLogRatio = 30
-
 // PPO is the clipped surrogate -min(r·A, clip(r, 1-low, 1+high)·A) of the ratio r to the old policy (Schulman et al.,
 // arXiv:1707.06347, equation 7), with the two bounds apart (DAPO, arXiv:2503.14476, equation 10). Where A < 0, dual clip bounds it
 // at -DualClip·A (Ye et al., arXiv:1912.09729, equation 5). Log-ratios are clamped to ±30.
 //
-// Metrics: policy_loss, the mean of the surrogate; clip_ratio, the share of tokens where the clipped one is lower; ratio.
+// Metrics: clip_ratio, the share of tokens where the clipped surrogate is lower.
 func PPO(s *torch.Scope, in LossInput) LossOutput {
-	c := in.Config
-	ratio := s.Exp(s.Clamp(s.Sub(in.LogP, in.Old), -maxLogRatio, maxLogRatio))
-	plain := s.Mul(ratio, in.Advantages)
-	clipped := s.Mul(s.Clamp(ratio, 1-c.ClipLow, 1+c.ClipHigh), in.Advantages)
-	gain := s.Minimum(plain, clipped)
-	if c.DualClip > 0 {
-		// A bound below 0 for A > 0 cannot hold, so the bound is taken where A < 0 only.
+	out := clipped(s, in, s.Exp(in.LogRatio(s)))
+	if c := in.Config.DualClip; c > 0 {
+		// For A > 0 the bound would be below 0 and cannot hold, so it is taken where A < 0 only.
 		negative := s.Less(in.Advantages, torch.New(s, []float32{0}))
-		gain = s.Where(negative, s.Maximum(gain, s.MulScalar(in.Advantages, c.DualClip)), gain)
+		out.Loss = s.Where(negative, s.Minimum(out.Loss, s.MulScalar(in.Advantages, -c)), out.Loss)
 	}
-	loss := s.Neg(gain)
-	return LossOutput{
-		Loss: in.Aggregate(s, loss),
-		Metrics: map[string]Metric{
-			"policy_loss": in.Metric(s, loss),
-			"clip_ratio":  in.Metric(s, s.Less(clipped, plain)),
-			"ratio":       in.Metric(s, ratio),
-		},
-	}
+	return out
+}
+
+// clipped is -min(r·A, clip(r, 1-low, 1+high)·A) of a ratio r [N].
+func clipped(s *torch.Scope, in LossInput, ratio torch.Tensor) LossOutput {
+	plain := s.Mul(ratio, in.Advantages)
+	bound := s.Mul(s.Clamp(ratio, 1-in.Config.ClipLow, 1+in.Config.ClipHigh), in.Advantages)
+	return LossOutput{s.Neg(s.Minimum(plain, bound)), map[string]Metric{"clip_ratio": in.Metric(s, s.Less(bound, plain))}}
 }

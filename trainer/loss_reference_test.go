@@ -3,6 +3,7 @@ package trainer
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -15,11 +16,13 @@ import (
 	"github.com/molt-go/molt/torch"
 )
 
-// versionHas says which settings of the reference this version has. All others must be refused by name.
-var versionHas = map[string][]string{
-	"name":                {"ppo"},
-	"is_correction_level": {"off"},
-	"aggregation":         {"token-mean"},
+// deviations is every difference to the references of losses that these tests allow.
+var deviations = map[string]string{
+	"not finite": "the reference takes a NaN log-prob as ratio 1, an infinite one as e^±30 and a NaN advantage as 0; here they are errors, and " +
+		"with their places masked the values are those worked out by hand",
+	"clamp":      "the reference's GSPO averages log-ratios before they are clamped to ±30; here the clamped ones, as everywhere",
+	"empty rows": "the reference reports rows without a token as units of the correction; here nothing is counted for them",
+	"ranks":      "the reference averages over ranks and so multiplies by their number; here ranks add up",
 }
 
 func readReference(t *testing.T, name string, into any) {
@@ -54,35 +57,22 @@ func configure(t *testing.T, settings map[string]string) (LossConfig, error) {
 	return c.Loss, FindLoss(c.Loss.Name)
 }
 
-// refused tells whether this version lacks a setting, and if so that the error names one that it lacks.
-func refused(t *testing.T, settings map[string]string) bool {
-	t.Helper()
-	var lacks []string
-	for key, known := range versionHas {
-		if v, ok := settings[key]; ok && !slices.Contains(known, v) {
-			lacks = append(lacks, "loss."+strings.TrimSuffix(key, "_level")) // or another key of the same correction
-		}
-	}
-	if lacks == nil {
-		return false
-	}
-	_, err := configure(t, settings)
-	named := func(key string) bool { return err != nil && strings.Contains(err.Error(), key) }
-	if !slices.ContainsFunc(lacks, named) {
-		t.Errorf("%v: error %v, want one that names one of %v", settings, err, lacks)
-	}
-	return true
-}
-
 // translate gives settings of the reference the names that they have here.
-func translate(ref map[string]any) map[string]string {
-	names := map[string]string{"loss_mode": "name", "clip_eps_low": "clip_low", "clip_eps_high": "clip_high"}
-	out := map[string]string{}
+func translate(ref map[string]any, width int) map[string]string {
+	names := map[string]string{"loss_mode": "name", "clip_eps_low": "clip_low", "clip_eps_high": "clip_high", "is_correction_level": "is_level",
+		"is_correction_mode": "is_mode", "is_correction_gating": "is_gate", "is_correction_threshold": "is_band"}
+	out := map[string]string{"old": "policy", "norm_tokens": fmt.Sprint(width)}
 	for key, v := range ref {
-		if name, ok := names[key]; ok {
-			key = name
-		}
-		if text := fmt.Sprint(v); v != nil && !(key == "is_correction_level" && text == "off") {
+		switch text := fmt.Sprint(v); {
+		case key == "score_centering":
+			out[key] = "5"
+		case key == "is_correction_threshold":
+			text = strings.ReplaceAll(strings.ReplaceAll(text, "Infinity", "inf"), " ", ", ")
+			out["is_band"] = text
+		case v != nil:
+			if name, ok := names[key]; ok {
+				key = name
+			}
 			out[key] = text
 		}
 	}
@@ -100,8 +90,9 @@ type lossInputs struct {
 }
 
 type lossCounts struct {
-	DP     float64 `json:"dp_size"`
-	Tokens number  `json:"batch_num_tokens"`
+	DP        float64 `json:"dp_size"`
+	Tokens    number  `json:"batch_num_tokens"`
+	Sequences number  `json:"global_batch_size"`
 }
 
 // samples puts slot t at token t+1, as the trainer has it.
@@ -132,96 +123,164 @@ func floats(rows [][]number, scale float64) [][]float64 {
 	return out
 }
 
-func TestPolicyLossesEqualTheReference(t *testing.T) {
-	var ref struct {
-		Surrogates map[string]map[string]any
-		IS         map[string]map[string]any `json:"is_correction"`
-		Inputs     map[string]lossInputs
-		Results    []struct {
-			Inputs, Surrogate, IS, Agg, Dist string
-			Out                              struct {
-				Loss     number
-				Grad     [][]number
-				Reported number `json:"reported_loss"`
-				Clip     number `json:"clip_ratio"`
-				KL       number `json:"policy_kl"`
-			}
-		}
-		Direct []struct {
-			Inputs, Matrix, Agg string
-			Loss                number
-			Grad                [][]number
-		} `json:"agg_loss_direct"`
-		Empty  map[string]float64 `json:"agg_loss_empty_mask"`
-		Checks []struct {
-			Args     map[string]any
-			Accepted bool
-		} `json:"constructor_checks"`
+type lossReference struct {
+	Surrogates map[string]map[string]any
+	IS         map[string]map[string]any `json:"is_correction"`
+	Inputs     map[string]lossInputs
+	Results    []struct {
+		Inputs, Surrogate, IS, Agg, Dist string
+		Sequences                        number `json:"global_batch_size"`
+		Out                              lossResult
 	}
+	NotTokenLevel lossResult `json:"token_level_loss_false_ppo_0.2_0.2_near"`
+	Direct        []struct {
+		Inputs, Matrix, Agg string
+		Scale               *int `json:"loss_scale_factor"`
+		Loss                number
+		Grad                [][]number
+	} `json:"agg_loss_direct"`
+	Empty  map[string]float64 `json:"agg_loss_empty_mask"`
+	Checks []struct {
+		Args     map[string]any
+		Accepted bool
+	} `json:"constructor_checks"`
+}
+
+type lossResult struct {
+	Loss      number
+	Grad      [][]number
+	Reported  number  `json:"reported_loss"`
+	Clip      number  `json:"clip_ratio"`
+	KL        number  `json:"policy_kl"`
+	Behaviour *number `json:"vllm_kl"`
+	Outside   any     `json:"is_filter_ratio"` // a number, or a flag for each row
+}
+
+func loadLosses(t *testing.T) (ref lossReference) {
+	t.Helper()
 	readReference(t, "policy_loss.json", &ref)
 	if len(ref.Results) == 0 || len(ref.Direct) == 0 || len(ref.Empty) == 0 || len(ref.Checks) == 0 {
 		t.Fatal("the reference has an empty list of cases")
 	}
-	ran := 0
-	for _, r := range ref.Results {
-		settings := map[string]string{"aggregation": r.Agg}
-		for _, part := range []map[string]any{ref.Surrogates[r.Surrogate], ref.IS[r.IS]} {
-			for key, v := range translate(part) {
-				settings[key] = v
+	return ref
+}
+
+// changes has the counts of the reference where it gives them; else those of the batch hold, of which it leaves out rows without a token.
+func changes(samples []Sample, counts lossCounts, groups number) func(*Step) {
+	return func(step *Step) {
+		step.Sequences = 0
+		for _, x := range samples {
+			if slices.Contains(x.Tokens.Mask, true) {
+				step.Sequences++
 			}
 		}
-		name := strings.Join([]string{r.Inputs, r.Surrogate, r.IS, r.Agg, r.Dist}, "/")
-		if refused(t, settings) {
-			continue
+		if counts.Tokens > 0 {
+			step.Tokens = int(counts.Tokens)
 		}
-		ran++
-		c, err := configure(t, settings)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
+		if counts.Sequences > 0 {
+			step.Sequences = int(counts.Sequences)
 		}
+		if groups > 0 {
+			step.Prompts = int(groups)
+		}
+	}
+}
+
+func TestPolicyLossesEqualTheReference(t *testing.T) {
+	ref := loadLosses(t)
+	for _, r := range ref.Results {
 		in := ref.Inputs[r.Inputs]
-		counts := map[string]lossCounts{"local": in.Local, "global": in.Global}[r.Dist]
-		if r.Inputs == "special" {
-			checkSpecial(t, name, in, c, int(counts.Tokens))
-			continue
-		}
-		got, err := evaluate(t, in.samples(), in.LogP, c, noLimit, int(counts.Tokens))
+		settings := map[string]any{"aggregation": r.Agg}
+		maps.Copy(settings, ref.Surrogates[r.Surrogate])
+		maps.Copy(settings, ref.IS[r.IS])
+		name := strings.Join([]string{r.Inputs, r.Surrogate, r.IS, r.Agg, r.Dist}, "/")
+		c, err := configure(t, translate(settings, len(in.Mask[0])))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		// The reference averages over ranks and so multiplies by their number; here ranks add up.
+		counts := map[string]lossCounts{"local": in.Local, "global": in.Global}[r.Dist]
+		groups := r.Sequences
+		if r.Agg != "prompt-mean-token-mean" {
+			groups = 0
+		}
+		samples := in.samples()
+		if r.Inputs == "special" {
+			checkSpecial(t, name, in, c, counts, groups)
+			continue
+		}
+		got, err := evaluate(t, samples, in.LogP, c, noLimit, changes(samples, counts, groups))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
 		want := evaluated{loss: float64(r.Out.Loss) / counts.DP, grad: floats(r.Out.Grad, 1/counts.DP)}
 		want.equal(t, name, got)
-		for metric, v := range map[string]number{"policy_loss": r.Out.Reported, "clip_ratio": r.Out.Clip, "policy_kl": r.Out.KL} {
-			if diff := cmp.Diff(float64(v), got.metrics[metric].Mean(), close64(1e-6, 1e-5)); diff != "" {
-				t.Errorf("%s: %s: %s", name, metric, diff)
+		r.Out.metricsEqual(t, name, in, got.metrics)
+	}
+	in := ref.Inputs["near"]
+	c, err := configure(t, map[string]string{"aggregation": "seq-mean-token-mean"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := evaluate(t, in.samples(), in.LogP, c, noLimit, changes(in.samples(), in.Local, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	evaluated{loss: float64(ref.NotTokenLevel.Loss), grad: floats(ref.NotTokenLevel.Grad, 1)}.equal(t, "token_level_loss false", got)
+}
+
+// metricsEqual compares what is reported.
+func (want lossResult) metricsEqual(t *testing.T, name string, in lossInputs, got map[string]Metric) {
+	t.Helper()
+	all := map[string]float64{"policy_loss": float64(want.Reported), "clip_ratio": float64(want.Clip), "policy_kl": float64(want.KL)}
+	if want.Behaviour != nil {
+		all["behaviour_kl"] = float64(*want.Behaviour)
+	}
+	switch v := want.Outside.(type) {
+	case float64:
+		all["is_outside"] = v
+	case []any: // deviation: empty rows
+		units := Metric{}
+		for b, flag := range v {
+			if slices.Contains(in.Mask[b], 1) {
+				units = units.Add(Metric{flag.(float64), 1})
 			}
 		}
+		all["is_outside"] = units.Mean()
 	}
-	if ran == 0 {
-		t.Error("this version has none of the cases")
-	}
-	for _, r := range ref.Direct {
-		if refused(t, map[string]string{"aggregation": r.Agg}) {
-			continue
+	for metric, v := range all {
+		if diff := cmp.Diff(v, got[metric].Mean(), close64(1e-6, 1e-5)); diff != "" {
+			t.Errorf("%s: %s: %s", name, metric, diff)
 		}
+	}
+}
+
+func TestAggregationsEqualTheReference(t *testing.T) {
+	ref := loadLosses(t)
+	for _, r := range ref.Direct {
 		in := ref.Inputs[r.Inputs]
 		values := map[string][][]number{"log_probs": in.LogP, "old_log_probs": in.Old, "advantages": in.Advantages}[r.Matrix]
-		got := aggregated(t, in.Mask, values)
-		evaluated{loss: float64(r.Loss), grad: floats(r.Grad, 1)}.equal(t, "aggregate "+r.Inputs, got)
+		length := len(in.Mask[0])
+		if r.Scale != nil {
+			length = *r.Scale
+		}
+		got := aggregated(t, in.Mask, values, LossConfig{Aggregation: r.Agg, NormTokens: length})
+		evaluated{loss: float64(r.Loss), grad: floats(r.Grad, 1)}.equal(t, "aggregate "+r.Inputs+" "+r.Agg, got)
 	}
 	for agg, want := range ref.Empty {
-		if !refused(t, map[string]string{"aggregation": agg}) {
-			got, err := evaluate(t, []Sample{{Tokens: blank(9), Advantages: make([]float32, 9)}}, nil, DefaultConfig().Loss, noLimit, 0)
-			if err != nil || got.loss != want {
-				t.Errorf("%s without a token: %v, want %v (%v)", agg, got.loss, want, err)
-			}
+		c := DefaultConfig().Loss
+		c.Aggregation = agg
+		got, err := evaluate(t, []Sample{{Tokens: blank(9), Advantages: make([]float32, 9)}}, nil, c, noLimit, nil)
+		if err != nil || got.loss != want {
+			t.Errorf("%s without a token: %v, want %v (%v)", agg, got.loss, want, err)
 		}
 	}
-	for _, r := range ref.Checks {
-		if _, err := configure(t, translate(r.Args)); (err == nil) != r.Accepted {
+}
+
+func TestSettingsAreAcceptedAsByTheReference(t *testing.T) {
+	for _, r := range loadLosses(t).Checks {
+		if _, err := configure(t, translate(r.Args, 9)); (err == nil) != r.Accepted {
 			t.Errorf("%v: accepted %v, want %v (%v)", r.Args, err == nil, r.Accepted, err)
 		}
 	}
@@ -237,35 +296,43 @@ func (want evaluated) equal(t *testing.T, name string, got evaluated) {
 	}
 }
 
+// masked is a sample for each row of a reference's mask, each a group of its own, with nothing but the mask.
+func masked(mask [][]number) []Sample {
+	return lossInputs{LogP: mask, Old: mask, Rollout: mask, Advantages: mask, Mask: mask}.samples()
+}
+
 // aggregated is Aggregate of given token losses.
-func aggregated(t *testing.T, mask, values [][]number) (out evaluated) {
+func aggregated(t *testing.T, mask, values [][]number, c LossConfig) (out evaluated) {
 	t.Helper()
-	var flat []float32
-	var at [][2]int
-	for b, row := range mask {
+	samples := masked(mask)
+	plan := mustPack(t, samples, noLimit)
+	changes(samples, lossCounts{}, 0)(&plan.Step)
+	for _, row := range mask {
 		out.grad = append(out.grad, make([]float64, len(row)))
-		for slot, m := range row {
-			if m != 0 {
-				flat, at = append(flat, float32(values[b][slot])), append(at, [2]int{b, slot})
-			}
-		}
 	}
 	do(t, func(s *torch.Scope) {
-		x := torch.New(s, flat).RequireGrad(true)
-		loss := LossInput{Step: StepCounts{Tokens: len(flat)}, Config: LossConfig{Aggregation: "token-mean"}}.Aggregate(s, x)
-		out.loss = loss.Item()
-		for n, g := range torch.Values[float64](s.Gradients([]torch.Tensor{loss}, nil, []torch.Tensor{x})[0]) {
-			out.grad[at[n][0]][at[n][1]] = g
+		for _, m := range plan.Micros {
+			var flat []float32
+			for _, p := range m.Places {
+				flat = append(flat, float32(values[p.Sample][p.Token-1]))
+			}
+			x := torch.New(s, flat).RequireGrad(true)
+			loss := LossInput{Step: plan.Step, Sample: m.Sample, Samples: m.Samples, Config: c}.Aggregate(s, x)
+			out.loss += loss.Item()
+			for n, g := range torch.Values[float64](s.Gradients([]torch.Tensor{loss}, nil, []torch.Tensor{x})[0]) {
+				out.grad[m.Places[n].Sample][m.Places[n].Token-1] = g
+			}
 		}
 	})
 	return out
 }
 
 // checkSpecial wants every NaN and infinity under the mask to be an error that names its place, and then, with those places masked,
-// the values of the formula worked out here.
-func checkSpecial(t *testing.T, name string, in lossInputs, c LossConfig, tokens int) {
+// the values of the formulas worked out here.
+func checkSpecial(t *testing.T, name string, in lossInputs, c LossConfig, counts lossCounts, groups number) {
 	t.Helper()
 	samples, bad := in.samples(), 0
+	change := changes(samples, counts, groups)
 	for b := range samples {
 		for slot := range in.Mask[b] {
 			zero := 0 * (in.LogP[b][slot] + in.Old[b][slot] + in.Rollout[b][slot] + in.Advantages[b][slot])
@@ -273,7 +340,7 @@ func checkSpecial(t *testing.T, name string, in lossInputs, c LossConfig, tokens
 				continue
 			}
 			bad++
-			_, err := evaluate(t, samples, in.LogP, c, noLimit, tokens)
+			_, err := evaluate(t, samples, in.LogP, c, noLimit, change)
 			place := regexp.MustCompile(fmt.Sprintf(`^sample %d .*token %d:`, b, slot+1))
 			if err == nil || !place.MatchString(err.Error()) {
 				t.Errorf("%s: error %v, want one that names sample %d, token %d", name, err, b, slot+1)
@@ -284,45 +351,102 @@ func checkSpecial(t *testing.T, name string, in lossInputs, c LossConfig, tokens
 	if bad == 0 {
 		t.Errorf("%s: the special inputs hold nothing special", name)
 	}
-	got, err := evaluate(t, samples, in.LogP, c, noLimit, tokens)
+	got, err := evaluate(t, samples, in.LogP, c, noLimit, change)
 	if err != nil {
 		t.Errorf("%s: %v", name, err)
 		return
 	}
-	ppoByHand(samples, in.LogP, c, tokens).equal(t, name+", masked", got)
+	byHand(samples, in.LogP, c, change).equal(t, name+", masked", got)
 }
 
-// ppoByHand is the clipped surrogate and its gradient, token by token.
-func ppoByHand(samples []Sample, logp [][]number, c LossConfig, tokens int) (out evaluated) {
-	num := 0
-	for b, x := range samples {
-		out.grad = append(out.grad, make([]float64, len(logp[b])))
-		for slot := range logp[b] {
-			if !x.Tokens.Mask[slot+1] {
-				continue
+// byHand is the loss in plain float64, token by token, with its gradient by differences; what has no gradient stays at x.
+func byHand(samples []Sample, logp [][]number, c LossConfig, change func(*Step)) (out evaluated) {
+	x := floats(logp, 1)
+	step := Step{}
+	groups := map[int64]int{}
+	for _, s := range samples {
+		for _, on := range s.Tokens.Mask {
+			if on {
+				step.Tokens++
+				groups[s.Group]++
 			}
-			num++
-			a := float64(x.Advantages[slot+1])
-			r := math.Exp(float64(logp[b][slot]) - float64(x.Old[slot+1]))
-			gain, slope := r*a, r*a
-			if clipped := min(max(r, 1-c.ClipLow), 1+c.ClipHigh) * a; clipped < gain {
-				gain, slope = clipped, 0
-			}
-			if c.DualClip > 0 && a < 0 && c.DualClip*a > gain {
-				gain, slope = c.DualClip*a, 0
-			}
-			out.loss -= gain
-			out.grad[b][slot] = -slope
 		}
 	}
-	if tokens == 0 {
-		tokens = num
-	}
-	out.loss /= float64(tokens)
-	for _, row := range out.grad {
-		for slot := range row {
-			row[slot] /= float64(tokens)
+	step.Prompts = len(groups)
+	change(&step)
+	const h = 1e-5
+	out.loss = lossByHand(samples, x, x, c, step, groups)
+	for b := range x {
+		out.grad = append(out.grad, make([]float64, len(x[b])))
+		for slot := range x[b] {
+			moved := slices.Clone(x)
+			moved[b] = slices.Clone(x[b])
+			moved[b][slot] += h
+			up := lossByHand(samples, moved, x, c, step, groups)
+			moved[b][slot] -= 2 * h
+			out.grad[b][slot] = (up - lossByHand(samples, moved, x, c, step, groups)) / (2 * h)
 		}
 	}
 	return out
+}
+
+func lossByHand(samples []Sample, x, fixed [][]float64, c LossConfig, step Step, groups map[int64]int) (loss float64) {
+	is, _ := c.Correction.Resolve()
+	for b, s := range samples {
+		var sum, n, product, divergence float64
+		for slot := range x[b] {
+			if s.Tokens.Mask[slot+1] {
+				old, beh := float64(s.Old[slot+1]), float64(s.Tokens.LogP[slot+1])
+				sum, n, product = sum+fixed[b][slot]-old, n+1, product+old-beh
+				divergence += apart(is.Gate, math.Exp(beh), math.Exp(old))
+			}
+		}
+		for slot := range x[b] {
+			if !s.Tokens.Mask[slot+1] {
+				continue
+			}
+			old, beh, a := float64(s.Old[slot+1]), float64(s.Tokens.LogP[slot+1]), float64(s.Advantages[slot+1])
+			r := math.Exp(x[b][slot] - old)
+			if c.Name == "gspo" {
+				r = math.Exp(sum/n + x[b][slot] - fixed[b][slot])
+			}
+			gain := min(r*a, min(max(r, 1-c.ClipLow), 1+c.ClipHigh)*a)
+			if c.DualClip > 0 && a < 0 {
+				gain = max(gain, c.DualClip*a)
+			}
+			if c.Name == "cispo" {
+				gain = min(math.Exp(fixed[b][slot]-old), c.ClipHigh) * a * x[b][slot]
+			}
+			weight := math.Exp(old - beh)
+			stat := map[string]float64{"token": weight, "seq": math.Exp(product), "geo": math.Exp(product / n)}[is.Level]
+			if is.Gate != "ratio" {
+				stat = map[string]float64{"token": apart(is.Gate, math.Exp(beh), math.Exp(old)), "seq": divergence / n}[is.Level]
+			}
+			switch {
+			case is.Level == "off":
+				weight = 1
+			case is.Mode == "clip":
+				weight = min(max(weight, is.Band[0]), is.Band[1])
+			case is.Mode == "trunc":
+				weight = min(weight, is.Band[1])
+			case stat < is.Band[0] || stat > is.Band[1]:
+				weight = 0
+			}
+			loss -= gain * weight / map[string]float64{
+				"token-mean": float64(step.Tokens), "seq-mean-token-sum": float64(step.Sequences),
+				"seq-mean-token-sum-norm": float64(step.Sequences * c.NormTokens), "seq-mean-token-mean": float64(step.Sequences) * n,
+				"prompt-mean-token-mean": float64(step.Prompts * groups[s.Group]),
+			}[c.Aggregation]
+		}
+	}
+	return loss
+}
+
+// apart is how far two probabilities of one token are apart.
+func apart(gate string, p, q float64) float64 {
+	if gate == "tv" {
+		return math.Abs(p - q)
+	}
+	p, q = min(max(p, 1e-6), 1-1e-6), min(max(q, 1e-6), 1-1e-6)
+	return p*math.Log(p/q) + (1-p)*math.Log((1-p)/(1-q))
 }

@@ -36,7 +36,7 @@ func onPolicy(lengths []int, advantages []float32) (samples []Sample, logp [][]n
 
 func mustEvaluate(t *testing.T, samples []Sample, logp [][]number, c LossConfig, budget int) evaluated {
 	t.Helper()
-	out, err := evaluate(t, samples, logp, c, budget, 0)
+	out, err := evaluate(t, samples, logp, c, budget, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestHugeLogRatiosStayFiniteAndNaNIsAnError(t *testing.T) { // L9
 		t.Error("log-ratio 800 at advantage -1:", diff, got)
 	}
 	logp[0] = number(math.NaN())
-	_, err := evaluate(t, []Sample{x}, [][]number{logp}, c, noLimit, 0)
+	_, err := evaluate(t, []Sample{x}, [][]number{logp}, c, noLimit, nil)
 	if err == nil || !strings.Contains(err.Error(), "sample 0, token 1: log-prob is NaN") {
 		t.Error("NaN log-prob:", err)
 	}
@@ -160,18 +160,18 @@ func TestKLLossesAreFiniteAndFlatBeyondTheirBound(t *testing.T) { // L7 in value
 
 func TestLossesAreRegisteredByName(t *testing.T) {
 	plain := func(s *torch.Scope, in LossInput) LossOutput {
-		return LossOutput{Loss: in.Aggregate(s, s.Neg(s.Mul(in.LogP, in.Advantages)))}
+		return LossOutput{Loss: s.Neg(s.Mul(in.LogP, in.Advantages))}
 	}
 	if err := RegisterLoss("test_reinforce", plain); err != nil {
 		t.Fatal(err)
 	}
 	defer delete(losses, "test_reinforce")
 	for name, f := range map[string]func(*torch.Scope, LossInput) LossOutput{"": plain, "ppo": plain, "other": nil} {
-		if err := RegisterLoss(name, f); err == nil || !strings.Contains(err.Error(), "known: ppo, test_reinforce") {
+		if err := RegisterLoss(name, f); err == nil || !strings.Contains(err.Error(), "sft, test_reinforce") {
 			t.Errorf("RegisterLoss(%q): %v", name, err)
 		}
 	}
-	if err := FindLoss("pop"); err == nil || !strings.Contains(err.Error(), `loss.name: unknown loss "pop"; known: ppo, test_reinforce`) {
+	if err := FindLoss("pop"); err == nil || !strings.Contains(err.Error(), `loss.name: unknown loss "pop"; known: cispo, `) {
 		t.Error(err)
 	}
 	x, logp := trained(0, []float32{0, 1}, []float32{2, 3}) // log-probs -1 and 0

@@ -12,28 +12,30 @@ import (
 type Sample struct {
 	Tokens         rollout.Tokens
 	Advantages     []float32 // [T]
-	Old            []float32 // [T] log-probs that the ratio is taken to; nil: those that the tokens were sampled at
-	Reference      []float32 // [T] log-probs under the reference model; only loss.kl_coef needs it
+	Old            []float32 // [T] log-probs that the ratio is taken to; nil: what loss.old says
+	Reference      []float32 // [T] log-probs under the reference model; see LossConfig.needsReference
 	Group, Rollout int64
 }
 
 // Plan is an optimizer step cut into micro-batches.
 type Plan struct {
 	Micros []Micro // none if no sample has a token to train on
-	Step   StepCounts
+	Step   Step
 }
 
 // Micro is one forward and backward. Of its rows only those that predict a trained token are scored: N places.
 type Micro struct {
 	Batch                     model.Batch
 	Rows                      []int32   // [N] row of Batch that predicts the token; samples of a group may have it in common
-	IDs                       []int32   // [N]
+	IDs                       []int32   // [N], after addTop [N,1+K]
 	InvT                      []float32 // [N] 1 / temperature
-	Old, Behaviour, Reference []float32 // [N]; Reference is empty where samples have none
+	Old, Behaviour, Reference []float32 // [N]; Old and Reference are nil where samples have none
+	Top                       []float32 // [N,K] log-probs that the sampler gave its most likely tokens; see addTop
 	Advantages                []float32 // [N]
 	Places                    []Place   // [N] where the token stands
 	Sample                    []int32   // [N] an index into Samples
 	Samples                   []SampleInfo
+	First                     int // place 0 is this token of the step
 }
 
 // Place is a token of a sample, both by their index.
@@ -50,11 +52,13 @@ func (h bundle) rows() int { return h.total - (len(h.members)-1)*h.prefix }
 
 // Pack cuts samples into micro-batches of at most budget rows. Tokens that the samples of a group have in common
 // from the start on are computed once; a group stands in one micro-batch unless it exceeds the budget by itself. Tokens after
-// the last trained one are left out. A sample that does not fit, and numbers that are not finite, are errors.
+// the last trained one are left out. A sample that does not fit, numbers that are not finite, and log-probs that only some samples have
+// are errors.
 func Pack(samples []Sample, budget int) (Plan, error) {
 	var plan Plan
 	var order []int64
 	groups, trained := map[int64][]int{}, map[int64]int{}
+	var first *Sample // with a trained token
 	for i, x := range samples {
 		n, err := x.check()
 		if err != nil {
@@ -64,6 +68,12 @@ func Pack(samples []Sample, budget int) (Plan, error) {
 			return Plan{}, fmt.Errorf("sample %d (rollout %d) needs %d rows, but optim.micro_tokens is %d: "+
 				"raise it or lower the context length", i, x.Rollout, rows, budget)
 		}
+		if n > 0 && first == nil {
+			first = &samples[i]
+		}
+		if n > 0 && ((x.Old == nil) != (first.Old == nil) || (x.Reference == nil) != (first.Reference == nil)) {
+			return Plan{}, fmt.Errorf("sample %d (rollout %d): old or reference log-probs are given for some samples, but not for all", i, x.Rollout)
+		}
 		if _, ok := groups[x.Group]; !ok {
 			order = append(order, x.Group)
 		}
@@ -71,9 +81,12 @@ func Pack(samples []Sample, budget int) (Plan, error) {
 		trained[x.Group] += n
 		plan.Step.Tokens += n
 	}
-	plan.Step.Sequences, plan.Step.Prompts = len(samples), len(order)
+	plan.Step.Sequences = len(samples)
 	room := 0
 	for _, group := range order {
+		if trained[group] > 0 {
+			plan.Step.Prompts++
+		}
 		for _, h := range split(samples, groups[group], budget) {
 			if h.rows() > room {
 				plan.Micros, room = append(plan.Micros, Micro{}), budget
@@ -82,7 +95,40 @@ func Pack(samples []Sample, budget int) (Plan, error) {
 			plan.Micros[len(plan.Micros)-1].add(samples, h, trained[group])
 		}
 	}
+	for i := range plan.Micros {
+		m := &plan.Micros[i]
+		m.First = len(plan.Step.Behaviour)
+		plan.Step.Behaviour = append(plan.Step.Behaviour, m.Behaviour...)
+		plan.Step.Advantages = append(plan.Step.Advantages, m.Advantages...)
+	}
 	return plan, nil
+}
+
+// addTop puts the sampler's k most likely tokens beside those that were sampled.
+func (p Plan) addTop(samples []Sample, k int) error {
+	for i := range p.Micros {
+		m := &p.Micros[i]
+		var ids []int32
+		for n, at := range m.Places {
+			ids = append(ids, m.IDs[n])
+			var top []rollout.TopLogP
+			if t := samples[at.Sample].Tokens.Top; t != nil {
+				top = t[at.Token]
+			}
+			if len(top) < k {
+				return fmt.Errorf("sample %d, token %d: the sampler reported %d most likely tokens, loss.score_centering needs %d",
+					at.Sample, at.Token, len(top), k)
+			}
+			for _, c := range top[:k] {
+				if !finite(c.LogP) {
+					return fmt.Errorf("sample %d, token %d: the sampler's log-prob of token %d is %v", at.Sample, at.Token, c.ID, c.LogP)
+				}
+				ids, m.Top = append(ids, c.ID), append(m.Top, c.LogP)
+			}
+		}
+		m.IDs = ids
+	}
+	return nil
 }
 
 // check returns the number of trained tokens.
@@ -203,11 +249,9 @@ func (m *Micro) score(x Sample, i, t int, row int32) {
 	m.Rows, m.IDs = append(m.Rows, row), append(m.IDs, x.Tokens.IDs[t])
 	m.InvT, m.Behaviour = append(m.InvT, 1/x.Tokens.Temp[t]), append(m.Behaviour, x.Tokens.LogP[t])
 	m.Advantages = append(m.Advantages, x.Advantages[t])
-	old := x.Old
-	if old == nil {
-		old = x.Tokens.LogP
+	if x.Old != nil {
+		m.Old = append(m.Old, x.Old[t])
 	}
-	m.Old = append(m.Old, old[t])
 	if x.Reference != nil {
 		m.Reference = append(m.Reference, x.Reference[t])
 	}

@@ -43,14 +43,15 @@ func TestAGroupsPromptIsOneSequenceThatItsSamplesShare(t *testing.T) {
 	if diff := cmp.Diff([]int32{0, 0, 1, 0, 0, 2, 0, 0, 3, 1, 0, 4}, m.Batch.Rows[:12]); diff != "" {
 		t.Error("rows:", diff)
 	}
-	want := Micro{Batch: m.Batch, Rows: []int32{2, 3, 2}, IDs: []int32{4, 5, 6}, InvT: []float32{1, 2, 1}, Old: []float32{-1, -1, -1},
+	want := Micro{Batch: m.Batch, Rows: []int32{2, 3, 2}, IDs: []int32{4, 5, 6}, InvT: []float32{1, 2, 1},
 		Behaviour: []float32{-1, -1, -1}, Advantages: []float32{1, 1, -2}, Places: []Place{{0, 3}, {0, 4}, {1, 3}}, Sample: []int32{0, 0, 1},
 		Samples: []SampleInfo{{2, 3}, {1, 3}}}
 	if diff := cmp.Diff(want, m); diff != "" {
 		t.Error(diff)
 	}
-	if plan.Step != (StepCounts{Tokens: 3, Sequences: 2, Prompts: 1}) {
-		t.Error("counts:", plan.Step)
+	step := Step{Tokens: 3, Sequences: 2, Prompts: 1, Behaviour: m.Behaviour, Advantages: m.Advantages}
+	if diff := cmp.Diff(step, plan.Step); diff != "" {
+		t.Error("step:", diff)
 	}
 }
 

@@ -39,7 +39,7 @@ func NewPolicy(s *torch.Scope, master *model.Model, d torch.DType, oc OptimConfi
 	if master.DType != torch.Float32 {
 		return nil, fmt.Errorf("trainer: the master weights are %v, want float32", master.DType)
 	}
-	if err := FindLoss(lc.Name); err != nil {
+	if err := lc.validate(); err != nil {
 		return nil, err
 	}
 	frozen, err := oc.frozen(master.Params())
@@ -83,12 +83,21 @@ func (p *Policy) LoadOptimizer(path string) error { return optim.Load(path, p.op
 // change it. share, if given, is asked before each micro-batch how many cores it may use. A log-prob, loss or gradient that is
 // not finite is an error that names it; then, and when ctx ends before the update, nothing has changed.
 func (p *Policy) Step(ctx context.Context, s *torch.Scope, samples []Sample, lr float64, share func(waiting bool) int) (Stats, error) {
+	if err := p.checkReference(samples); err != nil {
+		return Stats{}, err
+	}
+	samples, err := p.dropRejected(s, samples)
+	if err != nil {
+		return Stats{}, err
+	}
 	plan, err := Pack(samples, p.config.MicroTokens)
 	if err != nil || len(plan.Micros) == 0 {
 		return Stats{}, err
 	}
-	if err := p.checkReference(samples); err != nil {
-		return Stats{}, err
+	if k := p.loss.ScoreCentering; k > 0 {
+		if err := plan.addTop(samples, k); err != nil {
+			return Stats{}, err
+		}
 	}
 	defer p.clearGrads()
 	stats := Stats{Stepped: true, Tokens: plan.Step.Tokens, NumMicros: len(plan.Micros), Metrics: map[string]Metric{}}
@@ -136,16 +145,51 @@ func (p *Policy) gradients(ctx context.Context, s *torch.Scope, plan Plan, share
 
 func (p *Policy) checkReference(samples []Sample) error {
 	for i, x := range samples {
-		if p.loss.KLCoef != 0 && x.Reference == nil {
+		if p.loss.needsReference() && x.Reference == nil {
 			return fmt.Errorf("loss.kl_coef is %v, but sample %d has no log-probs under a reference model", p.loss.KLCoef, i)
 		}
 	}
 	return nil
 }
 
+// dropRejected takes the tokens that the correction rejects out of the samples, and samples of which none is left out of the list, if
+// loss.is_rejected says so: denominators are of the whole step, so it must be known before the first micro-batch.
+func (p *Policy) dropRejected(s *torch.Scope, samples []Sample) ([]Sample, error) {
+	is, err := p.loss.Correction.Resolve()
+	if err != nil || is.Rejected != "drop" {
+		return samples, err
+	}
+	old, err := p.logProbs(s, samples)
+	if err != nil {
+		return nil, err
+	}
+	var kept []Sample
+	for i, x := range samples {
+		if x.Old == nil {
+			x.Old = old[i]
+		}
+		var at []int
+		var a, b []float32
+		for t, on := range x.Tokens.Mask {
+			if on {
+				at, a, b = append(at, t), append(a, x.Old[t]), append(b, x.Tokens.LogP[t])
+			}
+		}
+		mask, left := make([]bool, len(x.Tokens.Mask)), false
+		for n, out := range is.Weights(a, b, make([]int32, len(at))).Outside {
+			mask[at[n]] = !out
+			left = left || !out
+		}
+		if x.Tokens.Mask = mask; left {
+			kept = append(kept, x)
+		}
+	}
+	return kept, nil
+}
+
 // backward adds one micro-batch's gradients to those of the leaves. The loss meets the model at the leaves' own log-probs and
 // entropies: it is a small expression over [N], whose gradients are where the model's backward starts.
-func (p *Policy) backward(s *torch.Scope, m *Micro, step StepCounts, stats *Stats) error {
+func (p *Policy) backward(s *torch.Scope, m *Micro, step Step, stats *Stats) error {
 	logp, entropy, again, err := p.score(s, m, p.config.Recompute)
 	if err != nil {
 		return err
@@ -153,14 +197,15 @@ func (p *Policy) backward(s *torch.Scope, m *Micro, step StepCounts, stats *Stat
 	if err := errors.Join(m.checkFinite("log-prob", logp), m.checkFinite("entropy", entropy)); err != nil {
 		return err
 	}
-	in := m.input(s, s.Detach(logp).RequireGrad(true), s.Detach(entropy).RequireGrad(true), step, p.loss)
-	out := in.evaluate(s)
-	loss := out.Loss.Item()
+	loss, metrics, grads, err := m.leaves(s, logp, entropy, step, p.loss)
+	if err != nil {
+		return err
+	}
 	if !finite(loss) {
 		return fmt.Errorf("the loss %q is %v on finite log-probs, with samples %d to %d", p.loss.Name, loss,
 			m.Places[0].Sample, m.Places[len(m.Places)-1].Sample)
 	}
-	roots, grads := []torch.Tensor{logp, entropy}, s.Gradients([]torch.Tensor{out.Loss}, nil, []torch.Tensor{in.LogP, in.Entropy})
+	roots := []torch.Tensor{logp, entropy}
 	for i := len(roots) - 1; i >= 0; i-- {
 		if grads[i] == (torch.Tensor{}) { // the loss does not depend on it
 			roots, grads = slices.Delete(roots, i, i+1), slices.Delete(grads, i, i+1)
@@ -170,14 +215,25 @@ func (p *Policy) backward(s *torch.Scope, m *Micro, step StepCounts, stats *Stat
 	again(s)
 	stats.Loss += loss
 	stats.Rows += m.Batch.Len()
-	for name, v := range out.Metrics {
+	for name, v := range metrics {
 		stats.Metrics[name] = stats.Metrics[name].Add(v)
 	}
 	return nil
 }
 
-// score runs the model over m: log-probs and entropies [N] of its places. Where recompute is set their graph begins at the last
-// hidden states, and again, after a backward through it, does the rest.
+// leaves evaluates the loss on the values of scores and entropy alone, and gives its gradients by both; none if it does not depend on one.
+func (m *Micro) leaves(s *torch.Scope, scores, entropy torch.Tensor, step Step, c LossConfig) (value float64, metrics map[string]Metric,
+	grads []torch.Tensor, err error) {
+	leaves := []torch.Tensor{s.Detach(scores).RequireGrad(true), s.Detach(entropy).RequireGrad(true)}
+	loss, metrics, err := m.input(s, leaves[0], leaves[1], step, c).evaluate(s)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	return loss.Item(), metrics, s.Gradients([]torch.Tensor{loss}, nil, leaves), nil
+}
+
+// score runs the model over m: log-probs of its IDs, [N,1] or [N,1+K], and entropies [N]. Where recompute is set their graph begins at
+// the last hidden states, and again, after a backward through it, does the rest.
 func (p *Policy) score(s *torch.Scope, m *Micro, recompute bool) (logp, entropy torch.Tensor, again func(s *torch.Scope), err error) {
 	var out model.Output
 	again = func(*torch.Scope) {}
@@ -194,7 +250,7 @@ func (p *Policy) score(s *torch.Scope, m *Micro, recompute bool) (logp, entropy 
 		return logp, entropy, nil, err
 	}
 	logp, entropy = p.compute.LogP(s, s.IndexSelect(out.Hidden, 0, torch.New(s, m.Rows)), m.IDs, m.InvT)
-	return s.Reshape(logp, len(m.IDs)), entropy, again, nil
+	return logp, entropy, again, nil
 }
 
 // collect adds the gradients of a micro-batch to those so far, in float32, and clears them.
@@ -237,31 +293,43 @@ func (p *Policy) clearGrads() {
 // Score gives the log-probs of every token but the first of each sequence, given those before it, under the weights that the
 // policy computes with now: row i has len(ids[i])-1 entries, at temperature 1/invT[i].
 func (p *Policy) Score(s *torch.Scope, ids [][]int32, invT []float32) ([][]float32, error) {
-	samples, out := make([]Sample, len(ids)), make([][]float32, len(ids))
+	samples := make([]Sample, len(ids))
 	for i, x := range ids {
 		n := len(x)
 		t := rollout.Tokens{IDs: x, Mask: make([]bool, n), LogP: make([]float32, n), Temp: make([]float32, n)}
 		for j := 1; j < n; j++ {
-			t.Mask[j], t.Temp[j] = true, 1
+			t.Mask[j], t.Temp[j] = true, 1/invT[i]
 		}
-		samples[i], out[i] = Sample{Tokens: t, Advantages: t.LogP, Group: int64(i)}, make([]float32, max(0, n-1))
+		samples[i] = Sample{Tokens: t, Group: int64(i)}
 	}
-	plan, err := Pack(samples, p.config.MicroTokens)
+	out, err := p.logProbs(s, samples)
+	for i := range out {
+		out[i] = out[i][min(1, len(out[i])):]
+	}
+	return out, err
+}
+
+// logProbs gives the log-probs [T] of each sample's trained tokens under the weights that the policy computes with now, at the
+// temperatures that they were sampled at; 0 elsewhere.
+func (p *Policy) logProbs(s *torch.Scope, samples []Sample) ([][]float32, error) {
+	out, bare := make([][]float32, len(samples)), make([]Sample, len(samples))
+	for i, x := range samples {
+		out[i] = make([]float32, len(x.Tokens.IDs))
+		bare[i] = Sample{Tokens: x.Tokens, Advantages: out[i], Group: x.Group, Rollout: x.Rollout}
+	}
+	plan, err := Pack(bare, p.config.MicroTokens)
 	if err != nil {
 		return nil, err
 	}
 	for i := range plan.Micros {
 		m := &plan.Micros[i]
-		for n, place := range m.Places {
-			m.InvT[n] = invT[place.Sample]
-		}
 		err := within(s.NoGrad, func(s *torch.Scope) error {
 			logp, _, _, err := p.score(s, m, false)
 			if err != nil {
 				return err
 			}
 			for n, v := range torch.Values[float32](logp) {
-				out[m.Places[n].Sample][m.Places[n].Token-1] = v
+				out[m.Places[n].Sample][m.Places[n].Token] = v
 			}
 			return m.checkFinite("log-prob", logp)
 		})

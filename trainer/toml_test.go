@@ -143,7 +143,7 @@ func TestValidateNamesTheKey(t *testing.T) {
 		{func(c *Config) { c.Algo.Gamma = 2 }, "algo.gamma is 2, want 0 to 1"},
 		{func(c *Config) { c.Loss.ClipLow = -1 }, "loss.clip_low is -1"},
 		{func(c *Config) { c.Loss.DualClip = 0.5 }, "loss.dual_clip is 0.5, want above 1 (0: off)"},
-		{func(c *Config) { c.Loss.Aggregation = "mean" }, `loss.aggregation is "mean", want token-mean`},
+		{func(c *Config) { c.Loss.Aggregation = "mean" }, `loss.aggregation is "mean", want prompt-mean-token-mean, seq-mean-token-mean`},
 		{func(c *Config) { c.Optim.Name = "sgd" }, `optim.name is "sgd", want one of adamw, dion, dion_newton_schulz, muon`},
 		{func(c *Config) { c.Optim.MuonLR = 0 }, "optim.muon_lr is 0, want above 0"},
 		{func(c *Config) { c.Optim.Momentum = -0.5 }, "optim.momentum is -0.5, want 0 up to"},

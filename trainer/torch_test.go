@@ -60,8 +60,8 @@ type evaluated struct {
 
 const noLimit = 1 << 20
 
-// evaluate packs samples and runs the loss on given log-probs [sample][slot]; tokens, if not 0, is the step's count.
-func evaluate(t *testing.T, samples []Sample, logp [][]number, c LossConfig, budget, tokens int) (out evaluated, err error) {
+// evaluate packs samples and runs the loss on given log-probs [sample][slot]; change, if given, edits the step's counts.
+func evaluate(t *testing.T, samples []Sample, logp [][]number, c LossConfig, budget int, change func(*Step)) (out evaluated, err error) {
 	t.Helper()
 	out.metrics = map[string]Metric{}
 	plan, err := Pack(samples, budget)
@@ -71,8 +71,8 @@ func evaluate(t *testing.T, samples []Sample, logp [][]number, c LossConfig, bud
 	for _, row := range logp {
 		out.grad = append(out.grad, make([]float64, len(row)))
 	}
-	if tokens > 0 {
-		plan.Step.Tokens = tokens
+	if change != nil {
+		change(&plan.Step)
 	}
 	do(t, func(s *torch.Scope) {
 		for i := range plan.Micros {
@@ -81,16 +81,20 @@ func evaluate(t *testing.T, samples []Sample, logp [][]number, c LossConfig, bud
 			for n, p := range m.Places {
 				values[n] = float32(logp[p.Sample][p.Token-1])
 			}
-			x, entropy := torch.New(s, values).RequireGrad(true), s.Zeros(torch.Float32, len(values))
+			x, entropy := torch.New(s, values, len(values), 1), s.Zeros(torch.Float32, len(values))
 			if err = m.checkFinite("log-prob", x); err != nil {
 				return
 			}
-			o := m.input(s, x, entropy, plan.Step, c).evaluate(s)
-			out.loss += o.Loss.Item()
-			for name, m := range o.Metrics {
+			loss, metrics, grads, bad := m.leaves(s, x, entropy, plan.Step, c)
+			if bad != nil {
+				err = bad
+				return
+			}
+			out.loss += loss
+			for name, m := range metrics {
 				out.metrics[name] = out.metrics[name].Add(m)
 			}
-			for n, g := range torch.Values[float64](s.Gradients([]torch.Tensor{o.Loss}, nil, []torch.Tensor{x})[0]) {
+			for n, g := range torch.Values[float64](grads[0]) {
 				out.grad[m.Places[n].Sample][m.Places[n].Token-1] = g
 			}
 		}

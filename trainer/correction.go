@@ -1,0 +1,57 @@
+package trainer
+
+import (
+	"github.com/molt-go/molt/estimators"
+	"github.com/molt-go/molt/torch"
+)
+
+// correction is what importance sampling and score centering do to the token losses of one micro-batch.
+type correction struct {
+	on      bool
+	level   string
+	weights estimators.Weights // [N], if on
+	top     torch.Tensor       // float32 [N,K] log-probs of the sampler's most likely tokens; none without score centering
+	center  torch.Tensor       // float32 [N,K] their weights
+}
+
+// newCorrection takes scores as Micro.input does, and the log-probs [N] that stand over the sampler's in the ratio.
+func newCorrection(s *torch.Scope, m *Micro, scores torch.Tensor, old []float32, c LossConfig) correction {
+	is, err := c.Correction.Resolve()
+	if err != nil {
+		panic(err) // Validate has seen it
+	}
+	out := correction{on: is.Level != "off", level: is.Level}
+	if out.on {
+		out.weights = is.Weights(old, m.Behaviour, m.Sample)
+	}
+	if k := c.ScoreCentering; k > 0 {
+		out.top = s.Narrow(scores, 1, 1, k)
+		out.center = torch.New(s, is.Center(torch.Values[float32](out.top), m.Top, k), len(m.Places), k)
+	}
+	return out
+}
+
+// apply returns the corrected losses [N] and adds its metrics: raw and effective ratios apart, so that what the correction hides shows.
+func (c correction) apply(s *torch.Scope, in LossInput, losses torch.Tensor, metrics map[string]Metric) torch.Tensor {
+	if c.on {
+		raw, weight := torch.New(s, c.weights.Ratio), torch.New(s, c.weights.Weight)
+		losses = s.Mul(losses, weight)
+		metrics["is_ratio"], metrics["is_weight"] = in.Metric(s, raw), in.Metric(s, weight)
+		metrics["behaviour_kl"] = in.Metric(s, s.Sub(in.Behaviour, in.Old))
+		outside := Metric{}
+		for n, out := range c.weights.Outside { // of tokens, or once of each sample
+			if c.level == "token" || n == 0 || in.Sample[n] != in.Sample[n-1] {
+				outside.Count++
+				if out {
+					outside.Sum++
+				}
+			}
+		}
+		metrics["is_outside"] = outside
+	}
+	if c.center != (torch.Tensor{}) {
+		head := s.Call("aten::sum.dim_IntList", s.Mul(c.center, c.top), []int{-1})[0]
+		losses = s.Add(losses, s.Mul(in.Advantages, head))
+	}
+	return losses
+}
