@@ -10,8 +10,8 @@ import (
 )
 
 // Correction is importance sampling for tokens that another policy sampled than the one that is trained: older weights, or an engine
-// that computes otherwise. Its weights multiply the token losses and have no gradient. The toml tags are its keys in a config; start from
-// DefaultCorrection.
+// that computes otherwise. Its weights multiply the token losses and have no gradient. The toml tags are its keys in a config; start
+// from DefaultCorrection.
 //
 // The ratio of a token is that of its probabilities under the policy before the optimizer step and under the one that sampled it,
 // log-ratios clamped to ±30. Stale tokens need nothing of their own: each has the log-prob that it was sampled at, so one ratio holds
@@ -56,7 +56,7 @@ func (c Correction) Resolve() (Correction, error) {
 	preset, known := Presets[c.Preset]
 	if known {
 		if c.Level != "off" || c.Mode != "mask" || c.Gate != "ratio" {
-			return c, fmt.Errorf("is_preset is %q, which sets is_level, is_mode and is_gate: leave those out, or the preset", c.Preset)
+			return c, fmt.Errorf("is_preset is %q, which sets is_level, is_mode and is_gate: leave out those or it", c.Preset)
 		}
 		c.Level, c.Mode = preset.Level, preset.Mode
 		if len(c.Band) == 0 {
@@ -79,7 +79,7 @@ func (c Correction) Resolve() (Correction, error) {
 	case c.Mode != "mask" && one(c.Level, "seq", "geo"):
 		return c, fmt.Errorf("is_mode is %q, but of is_level %q only the samples can be judged: want mask", c.Mode, c.Level)
 	case gated && (c.Mode != "mask" || c.Level == "geo"):
-		return c, fmt.Errorf("is_gate is %q, which is no weight and has no geometric mean: want is_mode mask, is_level token or seq", c.Gate)
+		return c, fmt.Errorf("is_gate is %q, no weight and no ratio: want is_mode mask and is_level token or seq", c.Gate)
 	case c.Rejected == "drop" && (c.Level == "off" || c.Mode != "mask"):
 		return c, errors.New(`is_rejected is "drop", but only is_mode mask with a level rejects`)
 	case gated && c.Level != "off" && len(c.Band) == 0:

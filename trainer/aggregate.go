@@ -19,6 +19,9 @@ var aggregations = map[string]func(in LossInput, sample SampleInfo) int{
 
 // Aggregate turns token losses [N] into this micro-batch's share of the step's loss, a scalar, as loss.aggregation says.
 func (in LossInput) Aggregate(s *torch.Scope, losses torch.Tensor) torch.Tensor {
+	if in.Config.Aggregation == "token-mean" {
+		return in.tokenMean(s, losses)
+	}
 	divisor, weights := aggregations[in.Config.Aggregation], make([]float32, len(in.Sample))
 	for n, i := range in.Sample {
 		weights[n] = float32(1 / float64(divisor(in, in.Samples[i])))

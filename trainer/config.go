@@ -139,6 +139,7 @@ func (c LossConfig) validate() error {
 	one := func(key, value string, of ...string) error {
 		return check(key, value, slices.Contains(of, value), strings.Join(of, ", "))
 	}
+	weighted := (is.Level == "off" || is.Level == "token") && is.Gate == "ratio"
 	return errors.Join(
 		FindLoss(c.Name),
 		c.validateParams(),
@@ -159,7 +160,7 @@ func (c LossConfig) validate() error {
 		check("loss.old", c.Old, err != nil || is.Level == "off" || c.Old == "policy",
 			`"policy" for importance sampling: under "behaviour" the ratio is in the loss itself`),
 		check("loss.score_centering", c.ScoreCentering, c.ScoreCentering >= 0 && c.ScoreCentering < 256, "0 to 255 (0: off)"),
-		check("loss.score_centering", c.ScoreCentering, c.ScoreCentering == 0 || (is.Level == "off" || is.Level == "token") && is.Gate == "ratio",
+		check("loss.score_centering", c.ScoreCentering, c.ScoreCentering == 0 || weighted,
 			"0 with this correction: it goes with is_level off or token and is_gate ratio"),
 	)
 }
@@ -175,7 +176,8 @@ func (c LossConfig) validateParams() error {
 	}
 	for name := range c.Params {
 		if !slices.Contains(known, name) {
-			errs = append(errs, fmt.Errorf("loss.params.%s is not known to the loss %q; known: %s", name, c.Name, strings.Join(known, ", ")))
+			errs = append(errs, fmt.Errorf("loss.params.%s is not known to the loss %q, which has: %s", name, c.Name,
+				strings.Join(known, ", ")))
 		}
 	}
 	return errors.Join(errs...)

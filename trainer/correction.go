@@ -10,13 +10,12 @@ type correction struct {
 	on      bool
 	level   string
 	weights estimators.Weights // [N], if on
-	top     torch.Tensor       // float32 [N,K] log-probs of the sampler's most likely tokens; none without score centering
-	center  torch.Tensor       // float32 [N,K] their weights
+	center  torch.Tensor       // float32 [N,K] weights of in.Top; none without score centering
 }
 
-// newCorrection takes scores as Micro.input does, and the log-probs [N] that stand over the sampler's in the ratio.
-func newCorrection(s *torch.Scope, m *Micro, scores torch.Tensor, old []float32, c LossConfig) correction {
-	is, err := c.Correction.Resolve()
+// newCorrection takes the log-probs [N] that stand over the sampler's in the ratio.
+func newCorrection(s *torch.Scope, in LossInput, m *Micro, old []float32) correction {
+	is, err := in.Config.Correction.Resolve()
 	if err != nil {
 		panic(err) // Validate has seen it
 	}
@@ -24,9 +23,8 @@ func newCorrection(s *torch.Scope, m *Micro, scores torch.Tensor, old []float32,
 	if out.on {
 		out.weights = is.Weights(old, m.Behaviour, m.Sample)
 	}
-	if k := c.ScoreCentering; k > 0 {
-		out.top = s.Narrow(scores, 1, 1, k)
-		out.center = torch.New(s, is.Center(torch.Values[float32](out.top), m.Top, k), len(m.Places), k)
+	if k := in.Config.ScoreCentering; k > 0 {
+		out.center = torch.New(s, is.Center(torch.Values[float32](in.Top), m.Top, k), len(m.Places), k)
 	}
 	return out
 }
@@ -50,7 +48,7 @@ func (c correction) apply(s *torch.Scope, in LossInput, losses torch.Tensor, met
 		metrics["is_outside"] = outside
 	}
 	if c.center != (torch.Tensor{}) {
-		head := s.Call("aten::sum.dim_IntList", s.Mul(c.center, c.top), []int{-1})[0]
+		head := s.Call("aten::sum.dim_IntList", s.Mul(c.center, in.Top), []int{-1})[0]
 		losses = s.Add(losses, s.Mul(in.Advantages, head))
 	}
 	return losses

@@ -17,11 +17,14 @@ type LossInput struct {
 	Behaviour     torch.Tensor // float32 [N] log-probs that the tokens were sampled at
 	Reference     torch.Tensor // float32 [N] log-probs under the reference policy; none if loss.kl_coef is 0
 	Advantages    torch.Tensor // float32 [N]
-	Sample        []int32      // [N] sample of each row, an index into Samples
-	Samples       []SampleInfo // the samples with rows in this micro-batch; a sample is never split
-	First         int          // row 0 is this token of the step
-	Step          Step
-	Config        LossConfig
+	// Top and TopBehaviour, float32 [N,K], are the log-probs of the sampler's K most likely tokens under the policy now and as they were
+	// sampled; none without loss.score_centering.
+	Top, TopBehaviour torch.Tensor
+	Sample            []int32      // [N] sample of each row, an index into Samples
+	Samples           []SampleInfo // the samples with rows in this micro-batch; a sample is never split
+	First             int          // row 0 is this token of the step
+	Step              Step
+	Config            LossConfig
 
 	index      torch.Tensor // int32 [N], Sample
 	correction correction
@@ -124,13 +127,13 @@ func FindLoss(name string) error {
 	return nil
 }
 
-// evaluate runs the configured loss and gives this micro-batch's share of the step's loss, a scalar, with what every loss has: the
+// evaluate runs the configured loss and gives this micro-batch's share of the step's loss, a scalar; shares add up. Every loss has the
 // correction, the entropy bonus and the KL term, both as means over tokens whatever the aggregation, and the metrics of policy and
-// behaviour. Shares add up to the loss.
+// behaviour.
 func (in LossInput) evaluate(s *torch.Scope) (torch.Tensor, map[string]Metric, error) {
 	out := losses[in.Config.Name].f(s, in)
 	if out.Loss == (torch.Tensor{}) || !slices.Equal(out.Loss.Shape(), in.LogP.Shape()) {
-		return out.Loss, nil, fmt.Errorf("the loss %q gives %v, want a tensor of token losses %v", in.Config.Name, out.Loss, in.LogP.Shape())
+		return out.Loss, nil, fmt.Errorf("the loss %q gives %v, want token losses %v", in.Config.Name, out.Loss, in.LogP.Shape())
 	}
 	drift := s.Sub(in.LogP, in.Behaviour)
 	metrics := map[string]Metric{
@@ -140,7 +143,7 @@ func (in LossInput) evaluate(s *torch.Scope) (torch.Tensor, map[string]Metric, e
 		"ratio":          in.Metric(s, s.Exp(in.LogRatio(s))),
 		"mismatch_abs":   in.Metric(s, s.Call("aten::abs", drift)[0]),
 		"mismatch_k3":    in.Metric(s, klLosses["k3_base"](s, drift)),
-		"mismatch_exact": in.Metric(s, s.Call("aten::eq.Scalar", drift, 0)[0]),
+		"mismatch_share": in.Metric(s, s.Call("aten::ne.Scalar", drift, 0)[0]), // of tokens with any difference
 	}
 	losses := in.correction.apply(s, in, out.Loss, metrics)
 	metrics["policy_loss"] = in.Metric(s, losses)
@@ -157,8 +160,8 @@ func (in LossInput) evaluate(s *torch.Scope) (torch.Tensor, map[string]Metric, e
 	return loss, metrics, nil
 }
 
-// input makes the loss's view of m. scores [N,1+K] are the log-probs of each place's token and, with score centering, of the sampler's K
-// most likely ones; entropy is [N].
+// input makes the loss's view of m. scores [N,1+K] are the log-probs of each place's token and, with score centering, of the sampler's
+// K most likely ones; entropy is [N].
 func (m *Micro) input(s *torch.Scope, scores, entropy torch.Tensor, step Step, c LossConfig) LossInput {
 	logp := s.Reshape(s.Narrow(scores, 1, 0, 1), len(m.Places))
 	in := LossInput{
@@ -184,7 +187,10 @@ func (m *Micro) input(s *torch.Scope, scores, entropy torch.Tensor, step Step, c
 	} else if c.KLCoef != 0 {
 		in.Reference = torch.New(s, m.Reference)
 	}
-	in.correction = newCorrection(s, m, scores, old, c)
+	if k := c.ScoreCentering; k > 0 {
+		in.Top, in.TopBehaviour = s.Narrow(scores, 1, 1, k), torch.New(s, m.Top, len(m.Places), k)
+	}
+	in.correction = newCorrection(s, in, m, old)
 	return in
 }
 

@@ -72,7 +72,8 @@ func Pack(samples []Sample, budget int) (Plan, error) {
 			first = &samples[i]
 		}
 		if n > 0 && ((x.Old == nil) != (first.Old == nil) || (x.Reference == nil) != (first.Reference == nil)) {
-			return Plan{}, fmt.Errorf("sample %d (rollout %d): old or reference log-probs are given for some samples, but not for all", i, x.Rollout)
+			return Plan{}, fmt.Errorf("sample %d (rollout %d): old or reference log-probs are given for some samples and not for others", i,
+				x.Rollout)
 		}
 		if _, ok := groups[x.Group]; !ok {
 			order = append(order, x.Group)
