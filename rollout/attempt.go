@@ -36,7 +36,7 @@ func attempt(ctx context.Context, r Runner, spec Spec, task func() (Task, error)
 		}
 		out, err := r.Run(ctx, s)
 		if err == nil {
-			err = out.check()
+			err = out.check(s.Greedy)
 		}
 		if err == nil {
 			out.Spec = s

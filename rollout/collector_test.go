@@ -58,7 +58,7 @@ func TestTenThousandRollouts(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := testPlan(tasks, 5, samples, limit)
 				p.Config.Concurrency, p.Config.Timeout = 30, 5*time.Second
-				p.Data.Epochs, p.Data.Shuffle = epochs, true
+				p.Data.Epochs, p.Data.Shuffle, p.Greedy = epochs, true, limit%2 == 1
 				if failures {
 					p.Config.MaxFailed, p.Config.MaxRefill = 10, 100
 				}
@@ -106,9 +106,9 @@ func TestTenThousandRollouts(t *testing.T) {
 						break
 					}
 					must(t, err)
-					for _, g := range b.Groups {
-						if len(g) != samples {
-							t.Fatalf("group of %d", len(g))
+					for i, g := range b.Groups {
+						if len(g) != samples || p.Greedy && b.Greedy[i].Group != g[0].Group || len(b.Greedy) > 0 != p.Greedy {
+							t.Fatalf("group of %d, greedy rollouts %v", len(g), b.Greedy)
 						}
 						if place := g[0].Place; place/5 != next {
 							t.Fatalf("place %d in batch %d", place, next)

@@ -15,4 +15,9 @@
 // started or resumed with, and batches are taken in the order of admission. The group that replaces a failed or
 // filtered one inherits its place. Then no token is more than limit versions old at its optimizer step. A rollout
 // batch is one version: a trainer that makes several optimizer steps of one batch raises the version once.
+//
+// With Plan.Greedy each group has one more rollout, sampled greedily, whose reward is a baseline for the others'. It is
+// handed out beside the groups, never in them, and a group that lost it is replaced as one with another failure is, also
+// where partial groups are kept. FilterEqual does not look at it, and so takes out groups that the baseline would still
+// learn from. A run may resume with another setting of Greedy: groups in flight start again, under the new one.
 package rollout

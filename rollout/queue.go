@@ -12,6 +12,7 @@ type Plan struct {
 	Config  Config
 	Data    DataConfig
 	Source  Source
+	Greedy  bool        // one more rollout for each group, sampled greedily: a baseline for its rewards, see Batch.Greedy
 	Limit   int         // largest age of a trained token, in versions; 0: synchronous
 	Seed    uint64      // of the run
 	Version int32       // of the policy, at the start or when resumed
@@ -45,18 +46,22 @@ type group struct {
 	task              int
 	started, numEnded int
 	failed            int
-	ended             []bool
-	rollouts          []*Rollout // nil where running or failed
+	ended             []bool     // [samples], then the greedy rollout if there is one
+	rollouts          []*Rollout // [samples] nil where running or failed
+	greedy            *Rollout   // likewise
 }
 
-func (g *group) complete() bool { return g.numEnded == len(g.rollouts) }
+func (g *group) complete() bool { return g.numEnded == len(g.ended) }
 
 // Batch is what one optimizer step, or a few, learn from.
 type Batch struct {
 	// Groups has Config.Prompts groups of Config.Samples rollouts, in the order of the data. Only the last batch of
 	// finite data can have fewer groups, and only with PartialGroups can a group have fewer rollouts.
-	Groups     [][]*Rollout
-	Failed     int     // rollouts that failed on the way
+	Groups [][]*Rollout
+	// Greedy has the greedy rollout of each group, nil without Plan.Greedy. It is in no group, mean or filter, and has no
+	// token to train on.
+	Greedy     []*Rollout
+	Failed     int     // rollouts that failed on the way, greedy ones included
 	Filtered   int     // groups taken out because all their rewards were equal
 	RewardMean float64 // over the rollouts of complete groups, before filtering, each once
 }
@@ -93,14 +98,18 @@ func (q *Queue) Admit() (s Spec, task int, ok bool) {
 	}
 	g := q.starting[0]
 	sample := g.started
-	if g.started++; g.started == len(g.rollouts) {
+	if g.started++; g.started == len(g.ended) {
 		q.starting = q.starting[1:]
 	}
-	return Spec{
+	s = Spec{
 		ID: g.pos*int64(len(g.rollouts)) + int64(sample), Group: g.pos, Place: g.place,
 		Seed:     MixSeed(q.plan.Seed, uint64(g.task), uint64(g.epoch), uint64(sample)),
 		Sampling: q.plan.Config.Sampling(),
-	}, g.task, true
+	}
+	if s.Greedy = sample == len(g.rollouts); s.Greedy { // outside the others' numbers, so that these are the same without it
+		s.ID, s.Sampling.Temperature = -1-g.pos, 0
+	}
+	return s, g.task, true
 }
 
 // admits is the rule in the package doc.
@@ -117,7 +126,10 @@ func (q *Queue) place(place, pos int64) bool {
 	}
 	q.cursor = max(q.cursor, pos+1)
 	n := q.plan.Config.Samples
-	g := &group{pos: pos, place: place, epoch: epoch, task: task, ended: make([]bool, n), rollouts: make([]*Rollout, n)}
+	g := &group{pos: pos, place: place, epoch: epoch, task: task, ended: make([]bool, n, n+1), rollouts: make([]*Rollout, n)}
+	if q.plan.Greedy {
+		g.ended = append(g.ended, false)
+	}
 	q.places[place], q.groups[pos] = g, g
 	i, _ := slices.BinarySearchFunc(q.starting, place, func(g *group, p int64) int { return cmp.Compare(g.place, p) })
 	q.starting = slices.Insert(q.starting, i, g)
@@ -141,23 +153,29 @@ func (q *Queue) Put(e Event) {
 	}
 	g := q.groups[e.Spec.Group]
 	sample := e.Spec.ID - e.Spec.Group*int64(q.plan.Config.Samples)
-	if g == nil || sample < 0 || sample >= int64(g.started) || g.ended[sample] {
+	if e.Spec.Greedy {
+		sample = int64(q.plan.Config.Samples)
+	}
+	if g == nil || sample < 0 || sample >= int64(g.started) || g.ended[sample] || e.Spec.Greedy != (sample == int64(len(g.rollouts))) {
 		return
 	}
 	g.ended[sample] = true
 	g.numEnded++
 	e.Place = g.place
 	q.emit(e)
-	if e.Kind == Done {
-		g.rollouts[sample] = e.Rollout
-	} else {
+	switch {
+	case e.Kind != Done:
 		g.failed++
+	case e.Spec.Greedy:
+		g.greedy = e.Rollout
+	default:
+		g.rollouts[sample] = e.Rollout
 	}
-	lost := g.failed > 0 && !q.plan.Config.PartialGroups || g.failed == len(g.rollouts)
+	lost := e.Kind != Done && (!q.plan.Config.PartialGroups || e.Spec.Greedy) || g.failed == len(g.rollouts)
 	if dull := g.complete() && q.plan.Config.FilterEqual && equalRewards(g.rollouts); lost || dull {
 		q.takeOut(g, !lost)
 	}
-	q.checkBounds(g.place, e.Err)
+	q.checkBounds(g, e.Err)
 }
 
 // takeOut makes room for the next task at g's place. At the end of the data the place stays empty.
@@ -176,14 +194,14 @@ func (q *Queue) takeOut(g *group, filtered bool) {
 	q.place(g.place, q.cursor)
 }
 
-// checkBounds ends the run when one batch loses too much.
-func (q *Queue) checkBounds(place int64, last error) {
-	c, k := q.plan.Config, q.batch(place)
-	t := *q.tally(place)
-	for g := range q.batchGroups(k) {
-		t.Failed += g.failed
+// checkBounds ends the run when g's batch loses too much.
+func (q *Queue) checkBounds(g *group, last error) {
+	c, k := q.plan.Config, q.batch(g.place)
+	t := *q.tally(g.place)
+	for each := range q.batchGroups(k) {
+		t.Failed += each.failed
 	}
-	if size := c.Prompts * c.Samples; float64(t.Failed) > c.MaxFailed*float64(size) {
+	if size := c.Prompts * len(g.ended); float64(t.Failed) > c.MaxFailed*float64(size) {
 		q.die(fmt.Errorf("rollout: %d rollouts failed for one batch of %d, more than max_failed = %v allows; the last: %w",
 			t.Failed, size, c.MaxFailed, last))
 	} else if t.Out > c.MaxRefill*c.Prompts {
@@ -231,6 +249,9 @@ func (q *Queue) assemble(rows []*group) Batch {
 		t.Failed += g.failed
 		t.addRewards(g)
 		b.Groups = append(b.Groups, slices.Collect(present(g.rollouts)))
+		if q.plan.Greedy {
+			b.Greedy = append(b.Greedy, g.greedy)
+		}
 	}
 	b.Failed, b.Filtered, b.RewardMean = t.Failed, t.Filtered, t.Reward/float64(t.Rollouts)
 	return b

@@ -23,10 +23,12 @@ type Task struct {
 // Spec is the order for one rollout.
 type Spec struct {
 	Task  Task
-	ID    int64 // of the rollout: unique in a run, the same after a resume
+	ID    int64 // of the rollout: unique in a run, the same after a resume; negative if greedy
 	Group int64 // the task's position in the stream of data; the rollouts of one task are a group
 	Place int64 // the group's number in the order of admission; the group that replaces another inherits it
 	Seed  uint64
+	// Greedy says that the rollout is its group's baseline: it must be sampled at temperature 0, and is never trained on.
+	Greedy bool
 	// Sampling is what the run's config asks for; MaxTokens is meant per turn.
 	Sampling Sampling
 }
@@ -43,7 +45,7 @@ type Rollout struct {
 }
 
 // check is the gate between agents and the trainer.
-func (r *Rollout) check() error {
+func (r *Rollout) check(greedy bool) error {
 	switch {
 	case r == nil:
 		return errors.New("the agent returned neither a rollout nor an error")
@@ -55,6 +57,9 @@ func (r *Rollout) check() error {
 	for i, t := range r.Samples {
 		if t == nil || !t.sealed || t.Len() == 0 {
 			return fmt.Errorf("sample %d of %d is empty or not sealed: call Seal when it is done", i, len(r.Samples))
+		}
+		if greedy && t.NumTrained() > 0 {
+			return fmt.Errorf("sample %d of a greedy rollout was not sampled greedily: ask the generator for Spec.Sampling", i)
 		}
 	}
 	for _, numbers := range []map[string]float64{r.Rewards, r.Info} {

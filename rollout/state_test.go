@@ -76,6 +76,13 @@ func TestASynchronousRunResumesExactly(t *testing.T) {
 	p := testPlan(8, 2, 2, 0)
 	p.Data = DataConfig{Source: "test", Epochs: 2, Shuffle: true, Seed: 3}
 	p.Config.FilterEqual, p.Seed = true, 11
+	checkResume(t, p)
+	p.Greedy = true
+	checkResume(t, p)
+}
+
+func checkResume(t *testing.T, p Plan) {
+	t.Helper()
 	type row struct {
 		Tasks  []int
 		Seeds  []uint64
@@ -107,6 +114,9 @@ func TestASynchronousRunResumesExactly(t *testing.T) {
 				r.Tasks = append(r.Tasks, task)
 				r.Seeds = append(r.Seeds, g[0].Seed, g[1].Seed)
 			}
+			for _, greedy := range b.Greedy {
+				r.Seeds = append(r.Seeds, greedy.Seed)
+			}
 			rows = append(rows, r)
 			must(t, q.SetVersion(version))
 			if int(version) == stop {
@@ -121,7 +131,7 @@ func TestASynchronousRunResumesExactly(t *testing.T) {
 	}
 	for stop := range len(want) {
 		if diff := cmp.Diff(want, run(stop+1)); diff != "" {
-			t.Errorf("stopped after step %d: %s", stop+1, diff)
+			t.Errorf("greedy %t, stopped after step %d: %s", p.Greedy, stop+1, diff)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/molt-go/molt/estimators"
 	"github.com/molt-go/molt/rollout"
 	"github.com/molt-go/molt/torch"
 	"github.com/molt-go/molt/torch/model"
@@ -116,7 +117,7 @@ func (t *Trainer) loop(ctx context.Context, s *torch.Scope) (err error) {
 		return t.finish(ctx)
 	}
 	plan := rollout.Plan{Config: t.Rollout, Data: t.Data, Source: t.Train, Limit: t.cfg.Async.Staleness, Seed: uint64(t.cfg.Seed),
-		Version: t.Version, State: t.Queue, OnEvent: t.count}
+		Version: t.Version, State: t.Queue, OnEvent: t.count, Greedy: estimators.Needs(t.cfg.Algo.Estimator, estimators.Greedy)}
 	if t.collector, err = rollout.Collect(ctx, plan, t.Runner); err != nil {
 		return err
 	}

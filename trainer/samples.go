@@ -2,6 +2,8 @@ package trainer
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -13,28 +15,9 @@ import (
 
 // samples turns a batch of rollouts into training samples with advantages: one a trajectory, whose rewards count once a rollout.
 func (t *Trainer) samples(b rollout.Batch) ([]Sample, error) {
-	var out []Sample
-	in := estimators.Input{Options: t.cfg.Algo.Options}
-	in.Options.MaxLen = t.Context
-	for _, group := range b.Groups {
-		for _, r := range group {
-			for _, trajectory := range r.Samples {
-				tokens := trajectory.Tokens()
-				if len(tokens.IDs) == 0 {
-					continue // nothing was asked or said
-				}
-				out = append(out, Sample{Tokens: tokens, Group: r.Group, Rollout: r.ID})
-				in.Rewards = append(in.Rewards, float32(r.Reward))
-				in.Rollouts = append(in.Rollouts, r.ID)
-				in.Groups = append(in.Groups, r.Group)
-				in.Masks = append(in.Masks, tokens.Mask[1:]) // slot t scores token t+1
-				in.Truncated = append(in.Truncated, r.Truncated)
-				in.Contexts = append(in.Contexts, len(tokens.IDs))
-			}
-		}
-	}
-	if len(out) == 0 {
-		return nil, nil
+	out, in, err := t.input(b)
+	if err != nil || len(out) == 0 {
+		return nil, err
 	}
 	result, err := estimators.Estimate(t.cfg.Algo.Estimator, in)
 	if err != nil {
@@ -44,6 +27,63 @@ func (t *Trainer) samples(b rollout.Batch) ([]Sample, error) {
 		out[i].Advantages = append([]float32{0}, result.Advantages[i]...)
 	}
 	return out, nil
+}
+
+// input is the samples of a batch, without advantages, and what the estimator gets to know of them.
+func (t *Trainer) input(b rollout.Batch) (out []Sample, in estimators.Input, err error) {
+	var of []*rollout.Rollout // of each sample
+	in.Options = t.cfg.Algo.Options
+	in.Options.MaxLen = t.Context
+	for i, group := range b.Groups {
+		for _, r := range group {
+			for _, trajectory := range r.Samples {
+				tokens := trajectory.Tokens()
+				if len(tokens.IDs) == 0 {
+					continue // nothing was asked or said
+				}
+				of = append(of, r)
+				out = append(out, Sample{Tokens: tokens, Group: r.Group, Rollout: r.ID})
+				in.Rewards = append(in.Rewards, float32(r.Reward))
+				in.Rollouts = append(in.Rollouts, r.ID)
+				in.Groups = append(in.Groups, r.Group)
+				in.Masks = append(in.Masks, tokens.Mask[1:]) // slot t scores token t+1
+				in.Truncated = append(in.Truncated, r.Truncated)
+				in.Contexts = append(in.Contexts, len(tokens.IDs))
+				if b.Greedy != nil {
+					in.Baselines = append(in.Baselines, float32(b.Greedy[i].Reward))
+				}
+			}
+		}
+	}
+	if estimators.Needs(t.cfg.Algo.Estimator, estimators.Components) {
+		in.Components, err = components(of)
+	}
+	return out, in, err
+}
+
+// components are the named parts of the rollouts' rewards. All rollouts must have the same names: a part that one lacks is not 0.
+func components(of []*rollout.Rollout) (map[string][]float32, error) {
+	parts := map[string][]float32{}
+	for _, r := range of {
+		for name := range r.Rewards {
+			parts[name] = nil
+		}
+	}
+	names := slices.Sorted(maps.Keys(parts))
+	for _, r := range of {
+		if len(names) == 0 {
+			return nil, fmt.Errorf("rollout %d has no Rewards, but the estimator weighs parts of the reward by name", r.ID)
+		}
+		for _, name := range names {
+			v, ok := r.Rewards[name]
+			if !ok {
+				return nil, fmt.Errorf("rollout %d has no reward %q, which others of its batch have: give it in every rollout, also where it is 0",
+					r.ID, name)
+			}
+			parts[name] = append(parts[name], float32(v))
+		}
+	}
+	return parts, nil
 }
 
 // hasSignal tells whether an update would learn anything: an all-zero batch would only move weights by the optimizer's momentum.

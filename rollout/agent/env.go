@@ -30,9 +30,10 @@ type Result struct {
 	Terminated  bool                 // the task has ended
 	Truncated   bool                 // it was cut off
 	Score       *float64             // what is shown and evaluated, if not the reward; the last one given holds
+	Rewards     map[string]float64   // parts of Reward by name, for estimators that weigh them apart; of each name a rollout has the sum
 	Info        map[string]float64   // numbers for the metrics; of each name the last one holds
 	Images      []string
-	Sampling    *rollout.Sampling // for the next turn only, instead of the run's; MaxTokens 0 keeps the run's
+	Sampling    *rollout.Sampling // for the next turn only, instead of the run's; MaxTokens 0 keeps the run's, a greedy rollout stays greedy
 }
 
 // User is an observation of one user message.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 
 	"github.com/molt-go/molt/multimodal"
@@ -43,7 +44,8 @@ func NewEnvRunner(chat Chat, gen rollout.Generator, c EnvConfig, env func() Env)
 		return nil, fmt.Errorf("agent: max_turns = %d and a context of %d tokens must be at least 1", c.MaxTurns, c.Context)
 	}
 	return rollout.RunnerFunc(func(ctx context.Context, s rollout.Spec) (*rollout.Rollout, error) {
-		e := &episode{chat: chat, gen: gen, config: c, env: env(), out: &rollout.Rollout{Spec: s}}
+		e := &episode{chat: chat, gen: gen, config: c, env: env()}
+		e.out = &rollout.Rollout{Spec: s, Rewards: map[string]float64{}, Info: map[string]float64{}}
 		e.opts = multimodal.RenderOptions{AddGenerationPrompt: true, Tools: s.Task.Tools, Extra: c.Template}
 		if closer, ok := e.env.(io.Closer); ok {
 			defer closer.Close()
@@ -114,6 +116,9 @@ func (e *episode) sampling(own *rollout.Sampling) rollout.Sampling {
 		s = *own
 		if s.MaxTokens <= 0 {
 			s.MaxTokens = e.out.Sampling.MaxTokens
+		}
+		if e.out.Greedy {
+			s.Temperature = 0
 		}
 	}
 	if s.Seed == 0 {
@@ -200,11 +205,9 @@ func (e *episode) take(res Result) error {
 	if res.Score != nil {
 		e.score = res.Score
 	}
-	for name, v := range res.Info {
-		if e.out.Info == nil {
-			e.out.Info = map[string]float64{}
-		}
-		e.out.Info[name] = v
+	for name, v := range res.Rewards {
+		e.out.Rewards[name] += v
 	}
+	maps.Copy(e.out.Info, res.Info)
 	return nil
 }

@@ -160,6 +160,54 @@ func TestAnEnvCanSetScoreAndSampling(t *testing.T) {
 	}
 }
 
+// What an Env asks for in a turn must not make a baseline out of chance; that its reply is short is still its to say.
+func TestAGreedyRolloutIsGreedyInEveryTurn(t *testing.T) {
+	r := &replies{ids: [][]int32{{'a', imEnd}, {'b', imEnd}, {'c', imEnd}}}
+	run, err := NewEnvRunner(toyChat{}, r.script(), wide, func() Env {
+		return &stepper{step: func(turn int, _ string) Result {
+			res := Result{Observation: User("x"), Terminated: turn == 3}
+			if turn == 1 {
+				res.Sampling = &rollout.Sampling{Temperature: 1.5, MaxTokens: 4}
+			}
+			return res
+		}}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := run.Run(t.Context(), rollout.Spec{
+		Task: rollout.Task{Messages: User("u")}, Greedy: true, Sampling: rollout.Sampling{MaxTokens: 9},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked []float32
+	var most []int
+	for _, q := range r.requests {
+		asked, most = append(asked, q.Sampling.Temperature), append(most, q.Sampling.MaxTokens)
+	}
+	if !slices.Equal(asked, []float32{0, 0, 0}) || !slices.Equal(most, []int{9, 4, 9}) {
+		t.Errorf("temperatures %v, max_tokens %v", asked, most)
+	}
+	if n := out.Samples[0].NumTrained(); n != 0 {
+		t.Errorf("%d tokens to train on", n)
+	}
+}
+
+func TestRewardsInPartsAreSumsOverTheSteps(t *testing.T) {
+	r := &replies{ids: [][]int32{{'a', imEnd}, {'b', imEnd}}}
+	out := play(t, toyChat{}, r, wide, 7, func(turn int, _ string) Result {
+		parts := map[string]float64{"right": float64(turn), "format": 0.25}
+		if turn == 2 {
+			parts["late"] = -1
+		}
+		return Result{Observation: User("x"), Terminated: turn == 2, Reward: 0.5, Rewards: parts}
+	})
+	if diff := cmp.Diff(map[string]float64{"right": 3, "format": 0.5, "late": -1}, out.Rewards); diff != "" || out.Reward != 1 {
+		t.Errorf("reward %v, parts %s", out.Reward, diff)
+	}
+}
+
 // badEnv fails where it is told to.
 type badEnv struct {
 	reset, step error
