@@ -19,6 +19,7 @@ type Config struct {
 	MaxRefill     int           `toml:"max_refill"`     // groups taken out for one batch, in batches, before the run stops
 	FilterEqual   bool          `toml:"filter_equal"`   // take out groups whose rewards are all equal: they teach nothing
 	PartialGroups bool          `toml:"partial_groups"` // keep what is left of a group with failures; not for group estimators
+	TopLogP       int           `toml:"-"`              // most likely tokens to record at each position, where the loss needs them
 }
 
 // DefaultConfig has the values that hold where the file is silent.
@@ -55,7 +56,7 @@ func need(ok bool, format string, args ...any) error {
 
 // Sampling is what c asks for in each turn.
 func (c Config) Sampling() Sampling {
-	return Sampling{Temperature: c.Temperature, MaxTokens: c.MaxTokens}
+	return Sampling{Temperature: c.Temperature, MaxTokens: c.MaxTokens, TopLogP: c.TopLogP}
 }
 
 // DataConfig is the [data] table.

@@ -48,6 +48,9 @@ type LossConfig struct {
 	KLCoef      float64 `toml:"kl_coef"`      // times the mean KL to the reference policy, in nats, is added; 0: no reference is needed
 	KL          string  `toml:"kl"`           // the estimate that KLCoef multiplies: "k1", "k2", "k3" or "k3_base", see klLosses
 	KLReference string  `toml:"kl_reference"` // what KLCoef pulls to: "model", the reference model, or "behaviour", the policy that sampled
+	// MaxAge is the largest age, in versions, of a token that is trained on; older ones of the same rollout stay in the context. −1, the
+	// default: all, each with the log-prob that it was sampled at.
+	MaxAge int `toml:"max_age"`
 	// ScoreCentering takes from each loss what the sampler's choice alone would push to, by its so many most likely tokens; 0: off.
 	ScoreCentering        int                `toml:"score_centering"`
 	Params                map[string]float64 `toml:"params"` // of the loss; see RegisterLoss
@@ -89,7 +92,7 @@ func DefaultConfig() Config {
 		Steps: 100,
 		Algo:  AlgoConfig{Estimator: "grpo", Options: estimators.DefaultOptions()},
 		Loss: LossConfig{Name: "ppo", Old: "behaviour", ClipLow: 0.2, ClipHigh: 0.2, Aggregation: "token-mean", KL: "k2",
-			KLReference: "model", Correction: estimators.DefaultCorrection()},
+			KLReference: "model", MaxAge: -1, Correction: estimators.DefaultCorrection()},
 		Optim: OptimConfig{Name: "adamw", LR: 1e-5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, MuonLR: 0.02, Momentum: 0.95, Nesterov: true,
 			MaxNorm: 1, Schedule: "constant", NumCycles: 1, Power: 1, DecayType: "cosine", MicroTokens: 2048},
 		Async:      AsyncConfig{Staleness: 1},
@@ -159,6 +162,7 @@ func (c LossConfig) validate() error {
 		err,
 		check("loss.old", c.Old, err != nil || is.Level == "off" || c.Old == "policy",
 			`"policy" for importance sampling: under "behaviour" the ratio is in the loss itself`),
+		check("loss.max_age", c.MaxAge, c.MaxAge >= -1, "at least 0 (−1: no limit)"),
 		check("loss.score_centering", c.ScoreCentering, c.ScoreCentering >= 0 && c.ScoreCentering < 256, "0 to 255 (0: off)"),
 		check("loss.score_centering", c.ScoreCentering, c.ScoreCentering == 0 || weighted,
 			"0 with this correction: it goes with is_level off or token and is_gate ratio"),

@@ -64,6 +64,7 @@ func New(cfg Config, p Parts) (*Trainer, error) {
 		return nil, errors.New("trainer: Train, Runner, Generator, Sink and Console are needed")
 	}
 	t := &Trainer{Parts: p, cfg: cfg, schedule: cfg.Optim.schedule(cfg.Steps)}
+	t.Rollout.TopLogP = cfg.Loss.ScoreCentering
 	if err := t.schedule.Validate(); err != nil {
 		return nil, fmt.Errorf("[optim] %w", err)
 	}

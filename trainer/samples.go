@@ -41,6 +41,11 @@ func (t *Trainer) input(b rollout.Batch) (out []Sample, in estimators.Input, err
 				if len(tokens.IDs) == 0 {
 					continue // nothing was asked or said
 				}
+				if limit := t.cfg.Loss.MaxAge; limit >= 0 {
+					for i, v := range tokens.Versions {
+						tokens.Mask[i] = tokens.Mask[i] && t.Version-v <= int32(limit)
+					}
+				}
 				of = append(of, r)
 				out = append(out, Sample{Tokens: tokens, Group: r.Group, Rollout: r.ID})
 				in.Rewards = append(in.Rewards, float32(r.Reward))
@@ -89,7 +94,7 @@ func components(of []*rollout.Rollout) (map[string][]float32, error) {
 // hasSignal tells whether an update would learn anything: an all-zero batch would only move weights by the optimizer's momentum.
 func hasSignal(samples []Sample, c LossConfig) bool {
 	notZero := func(a float32) bool { return a != 0 }
-	return c.EntropyCoef != 0 || c.KLCoef != 0 ||
+	return c.Name == "sft" || c.EntropyCoef != 0 || c.KLCoef != 0 ||
 		slices.ContainsFunc(samples, func(s Sample) bool { return slices.ContainsFunc(s.Advantages, notZero) })
 }
 

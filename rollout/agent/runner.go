@@ -117,6 +117,7 @@ func (e *episode) sampling(own *rollout.Sampling) rollout.Sampling {
 		if s.MaxTokens <= 0 {
 			s.MaxTokens = e.out.Sampling.MaxTokens
 		}
+		s.TopLogP = max(s.TopLogP, e.out.Sampling.TopLogP)
 		if e.out.Greedy {
 			s.Temperature = 0
 		}

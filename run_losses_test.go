@@ -1,0 +1,90 @@
+package molt
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/molt-go/molt/estimators"
+	"github.com/molt-go/molt/trainer"
+)
+
+// Where the engine's log-probs are the trainer's, ratios are 1 and both distributions are one: then surrogates and corrections are all
+// the same policy gradient, to the last bit of the weights.
+func TestOnPolicySurrogatesAndCorrectionsMakeOneUpdate(t *testing.T) {
+	set := func(f func(*trainer.LossConfig)) string {
+		c := tinyConfig(t.TempDir())
+		c.Steps, c.Eval.Tasks = 2, 0
+		c.Loss.Old = "policy"
+		f(&c.Loss)
+		if err := runTiny(context.Background(), c, nil); err != nil {
+			t.Fatal(err)
+		}
+		return digest(t, c, 2)
+	}
+	want := set(func(*trainer.LossConfig) {})
+	for name, f := range map[string]func(*trainer.LossConfig){
+		"ppo to the behaviour": func(c *trainer.LossConfig) { c.Old = "behaviour" },
+		"gspo":                 func(c *trainer.LossConfig) { c.Name = "gspo" },
+		"cispo":                func(c *trainer.LossConfig) { c.Name, c.ClipHigh = "cispo", 1.2 },
+		"tis":                  func(c *trainer.LossConfig) { c.Preset = "tis" },
+		"icepop":               func(c *trainer.LossConfig) { c.Preset = "icepop" },
+		"mis":                  func(c *trainer.LossConfig) { c.Preset = "mis" },
+		"seq-mask-tis":         func(c *trainer.LossConfig) { c.Preset = "seq-mask-tis" },
+		"rejected dropped":     func(c *trainer.LossConfig) { c.Preset, c.Rejected = "mis", "drop" },
+		"score centering":      func(c *trainer.LossConfig) { c.ScoreCentering = 16 },
+	} {
+		if got := set(f); got != want {
+			t.Errorf("%s: other weights after two steps", name)
+		}
+	}
+	if got := set(func(c *trainer.LossConfig) { c.Name = "sft" }); got == want {
+		t.Error("sft: the same weights: the check cannot fail")
+	}
+}
+
+// Stale tokens are corrected by their own log-probs, or left out by their age.
+func TestCorrectionsSeeStaleTokens(t *testing.T) {
+	for name, f := range map[string]func(*trainer.LossConfig){
+		"tis":             func(c *trainer.LossConfig) { c.Preset = "tis" },
+		"dropped":         func(c *trainer.LossConfig) { c.Preset, c.Rejected, c.Band = "icepop", "drop", []float64{0.999, 1.001} },
+		"score centering": func(c *trainer.LossConfig) { c.ScoreCentering = 16 },
+		"by age":          func(c *trainer.LossConfig) { c.Preset, c.MaxAge = "tis", 0 },
+	} {
+		c := tinyConfig(t.TempDir())
+		c.Steps, c.Async.Staleness, c.Eval.Tasks, c.Loss.Old, c.Optim.LR = 8, 2, 0, "policy", 1e-3
+		f(&c.Loss)
+		if err := runTiny(context.Background(), c, nil); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		steps, _ := rows(t, c)
+		stale := slices.ContainsFunc(steps, func(row map[string]float64) bool { return row["staleness_max"] > 0 })
+		if stale == (c.Loss.MaxAge == 0) {
+			t.Errorf("%s: trained stale tokens: %v", name, stale)
+		}
+		raw, kept := column(steps, "is_ratio"), column(steps, "is_outside")
+		switch name {
+		case "tis":
+			if slices.Max(raw) == 1 && slices.Min(raw) == 1 {
+				t.Errorf("%s: all ratios are 1: %v", name, raw)
+			}
+		case "dropped":
+			if slices.Max(kept) > 0 {
+				t.Errorf("%s: rejected tokens were trained on: %v", name, kept)
+			}
+		}
+	}
+}
+
+func TestEveryEstimatorThatNeedsNothingRuns(t *testing.T) {
+	for _, name := range estimators.Names() {
+		if estimators.Needs(name, estimators.Values) || estimators.Needs(name, estimators.KLs) || estimators.Needs(name, estimators.Components) {
+			continue
+		}
+		c := tinyConfig(t.TempDir())
+		c.Steps, c.Eval.Tasks, c.Algo.Estimator = 2, 0, name
+		if err := runTiny(context.Background(), c, nil); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
