@@ -62,7 +62,8 @@ func TestOverlongPenaltyIsZeroThenLinearThenFlat(t *testing.T) { // A9
 	o := DefaultOptions()
 	o.OverlongBuffer, o.MaxLen = 4, 10
 	for _, name := range []string{"flash_reinforce", "dr_grpo"} { // 0, -0.25, -0.5, -1, -1 minus their mean -0.55, on both paths
-		got := perSample(t, name, Input{Rewards: make([]float32, 5), Groups: make([]int64, 5), Contexts: []int{6, 7, 8, 10, 12}, Options: o})
+		in := Input{Rewards: make([]float32, 5), Groups: make([]int64, 5), Contexts: []int{6, 7, 8, 10, 12}, Options: o}
+		got := perSample(t, name, in)
 		if diff := cmp.Diff([]float32{0.55, 0.3, 0.05, -0.45, -0.45}, got, near); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
@@ -90,6 +91,29 @@ func TestShapingIsPenaltyThenTruncationThenClip(t *testing.T) {
 	}
 	if o.StopCoef = -0.1; o.shape(1, 0, true) != -0.1 || o.shape(1, 0, false) != 0.6 {
 		t.Error("a negative coefficient must replace the reward of truncated units only")
+	}
+}
+
+func TestOneTruncatedSampleTruncatesItsRollout(t *testing.T) {
+	o := DefaultOptions()
+	o.StopCoef = -1
+	in := Input{Rewards: []float32{1, 1, 1, 1}, Rollouts: []int64{0, 0, 1, 1}, Groups: make([]int64, 4), Options: o,
+		Truncated: []bool{true, false, false, false}} // rewards -1 and 1
+	if diff := cmp.Diff([]float32{-1, -1, 1, 1}, perSample(t, "dr_grpo", in)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestEqualRewardsAreExactlyZeroAfterShapingToo(t *testing.T) { // in float64 three times 0.1 is 0.30000000000000004
+	o := DefaultOptions()
+	o.StopCoef = 0.1
+	in := Input{Rewards: []float32{1, 1, 1}, Groups: make([]int64, 3), Truncated: []bool{true, true, true}, Options: o}
+	for _, name := range centring {
+		if name != "gdpo" {
+			if diff := cmp.Diff([]float32{0, 0, 0}, perSample(t, name, in)); diff != "" {
+				t.Errorf("%s: %s", name, diff)
+			}
+		}
 	}
 }
 
@@ -193,21 +217,23 @@ func TestBadInputIsRefusedByName(t *testing.T) {
 		{"empty baselines", "remax", func(in *Input) { in.Baselines = []float32{} }, "baselines: 0 samples, want 2"},
 		{"NaN baseline", "remax", func(in *Input) { in.Baselines = []float32{1, nan} }, "baselines: sample 1 is NaN"},
 		{"empty component", "gdpo", func(in *Input) { in.Components = map[string][]float32{"a": {}} }, `component "a": 0 samples, want 2`},
-		{"NaN component", "gdpo", func(in *Input) { in.Components = map[string][]float32{"a": {0, nan}} }, `component "a": sample 1 is NaN`},
+		{"NaN component", "gdpo", func(in *Input) { in.Components = map[string][]float32{"a": {0, nan}} },
+			`component "a": sample 1 is NaN`},
 		{"weight of no component", "gdpo", func(in *Input) {
 			in.Components, in.Options.RewardWeights = map[string][]float32{"a": {0, 1}, "b": {0, 1}}, map[string]float64{"c": 1}
-		}, `reward_weights names "c", which is no component of the reward: a, b`},
+		}, `reward_weights names "c", the reward's components are a, b`},
 		{"infinite weight", "grpo", func(in *Input) { in.Options.RewardWeights = map[string]float64{"a": math.Inf(1)} },
 			"reward_weights.a is +Inf"},
 		{"shaping of components", "gdpo", func(in *Input) {
 			in.Components, in.Options.StopCoef = map[string][]float32{"a": {0, 1}}, 0.5
-		}, "stop_coef, reward_min and reward_max act on the whole reward"},
+		}, "stop_coef, reward_min and reward_max shape the whole reward"},
 		{"no bootstrap values", "gae", func(in *Input) { in.Values, in.Options.Bootstrap = [][]float32{{0, 0}, {0, 0}}, true },
 			"no values after the last actions"},
 		{"infinite bootstrap value", "grpo", func(in *Input) { in.Bootstrap = []float32{0, inf} }, "bootstrap: sample 1 is +Inf"},
 		{"negative reward of maxrl", "maxrl", func(in *Input) { in.Rewards[1] = -1 },
-			"unit 1, which starts with sample 1, has reward -1 after shaping, want at least 0"},
-		{"fraction for pass@k", "pass_at_k", func(in *Input) { in.Rewards[1] = 0.5 }, "sample 1, has reward 0.5 after shaping, want 0 or 1"},
+			"unit 1 (sample 1) has reward -1 after shaping, want at least 0"},
+		{"fraction for pass@k", "pass_at_k", func(in *Input) { in.Rewards[1] = 0.5 },
+			"unit 1 (sample 1) has reward 0.5 after shaping, want 0 or 1"},
 		{"small group for pass@k", "pass_at_k", func(in *Input) { in.Groups = []int64{7, 8} },
 			"group of sample 0 has 1 rollouts, fewer than pass_k = 2"},
 		{"no tries", "grpo", func(in *Input) { in.Options.PassK = 0 }, "pass_k is 0, want at least 1"},
@@ -222,7 +248,8 @@ func TestBadInputIsRefusedByName(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			in := Input{Rewards: []float32{0, 1}, Groups: []int64{0, 0}, Masks: [][]bool{{false, true}, {false, true}}, Options: DefaultOptions()}
+			in := Input{Rewards: []float32{0, 1}, Groups: []int64{0, 0}, Masks: [][]bool{{false, true}, {false, true}},
+				Options: DefaultOptions()}
 			test.change(&in)
 			_, err := Estimate(test.estimator, in)
 			if err == nil || !strings.Contains(err.Error(), test.want) {

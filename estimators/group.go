@@ -185,12 +185,12 @@ func GDPO(b Batch) (Result, error) {
 	names := slices.Sorted(maps.Keys(b.Components))
 	for name := range b.Options.RewardWeights {
 		if !slices.Contains(names, name) {
-			return Result{}, fmt.Errorf("reward_weights names %q, which is no component of the reward: %s", name, strings.Join(names, ", "))
+			return Result{}, fmt.Errorf("reward_weights names %q, the reward's components are %s", name, strings.Join(names, ", "))
 		}
 	}
 	if b.Options.shapes() {
-		return Result{}, errors.New("overlong_buffer, stop_coef, reward_min and reward_max act on the whole reward, but only its components " +
-			"count here: leave them at their defaults and make a penalty a component")
+		return Result{}, errors.New("overlong_buffer, stop_coef, reward_min and reward_max shape the whole reward, but only its " +
+			"components count here: leave them at their defaults and make a penalty a component")
 	}
 	sum := make([]float64, len(b.Rewards))
 	for _, name := range names {
@@ -213,7 +213,7 @@ func GDPO(b Batch) (Result, error) {
 func (b Batch) checkRewards(want string, ok func(r float64) bool) error {
 	for u, r := range b.Rewards {
 		if !ok(r) {
-			return fmt.Errorf("unit %d, which starts with sample %d, has reward %v after shaping, want %s", u, slices.Index(b.Units, u), r, want)
+			return fmt.Errorf("unit %d (sample %d) has reward %v after shaping, want %s", u, slices.Index(b.Units, u), r, want)
 		}
 	}
 	return nil

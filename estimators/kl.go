@@ -65,8 +65,8 @@ type KLController struct {
 // below 5 · Horizon there is none.
 func (c KLController) Update(current float64, n int) (KLController, error) {
 	if !finite(current) || !(c.Coef >= 0 && c.Target >= 0 && (c.Target == 0 || c.Horizon > 0)) {
-		return c, fmt.Errorf("estimators: KL controller %+v after a batch with KL %v: all must be finite, coef and target at least 0, horizon "+
-			"above 0", c, current)
+		return c, fmt.Errorf("estimators: KL controller %+v after a batch with KL %v: all must be finite, coef and target at least 0, "+
+			"horizon above 0", c, current)
 	}
 	if c.Target == 0 {
 		return c, nil
@@ -74,8 +74,8 @@ func (c KLController) Update(current float64, n int) (KLController, error) {
 	const most = 0.2
 	factor := 1 + min(max(current/c.Target-1, -most), most)*float64(n)/c.Horizon
 	if !(factor > 0) {
-		return c, fmt.Errorf("estimators: KL controller %+v: %d samples move the coefficient by %v of itself: the horizon must be above %v", c, n,
-			factor-1, most*float64(n))
+		return c, fmt.Errorf("estimators: KL controller %+v: %d samples move the coefficient by %v of itself: the horizon must be above %v",
+			c, n, factor-1, most*float64(n))
 	}
 	c.Coef *= factor
 	return c, nil

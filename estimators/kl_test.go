@@ -49,6 +49,7 @@ type klReference struct {
 		Tensor   [][]number
 		Mask     [][]number
 		MeanAll  number   `json:"mean_all"`
+		SumAll   *number  `json:"sum_all"`
 		MeanRows []number `json:"mean_rows"`
 	}
 }
@@ -224,6 +225,17 @@ func TestMaskedMeansEqualTheReference(t *testing.T) {
 			}
 		}
 		perSample, all := MaskedMean(rows, masks)
+		actions := 0
+		for _, mask := range masks {
+			for _, action := range mask {
+				if action {
+					actions++
+				}
+			}
+		}
+		if sum := all * float64(actions); c.SumAll != nil && !(math.Abs(sum-float64(*c.SumAll)) <= 1e-6+1e-6*math.Abs(sum)) {
+			t.Errorf("%s: sum is %.9g, want %.9g", c.Name, sum, *c.SumAll)
+		}
 		for i, got := range append(perSample, all) {
 			if want := float64(append(c.MeanRows, c.MeanAll)[i]); !(math.Abs(got-want) <= 1e-6+1e-6*math.Abs(want)) {
 				t.Errorf("%s: mean %d is %.9g, want %.9g", c.Name, i, got, want)

@@ -24,8 +24,8 @@ func TestReMaxTakesOffTheGreedyReward(t *testing.T) {
 func TestOPOWeightsTheBaselineByLength(t *testing.T) {
 	// Rollout 0: reward 1, one action and one more in a second sample; rollout 1: reward 0, one action; rollout 2: reward 0.5,
 	// five actions. Baseline (2 · 1 + 1 · 0 + 5 · 0.5) / 8 = 0.5625. The other group has no action: nothing to weigh.
-	in := Input{Rewards: []float32{1, 1, 0, 0.5, 3}, Rollouts: []int64{0, 0, 1, 2, 3}, Groups: []int64{0, 0, 0, 0, 1}, Options: DefaultOptions(),
-		Masks: [][]bool{{true, false}, {false, true}, {true}, slices.Repeat([]bool{true}, 5), {false}}}
+	in := Input{Rewards: []float32{1, 1, 0, 0.5, 3}, Rollouts: []int64{0, 0, 1, 2, 3}, Groups: []int64{0, 0, 0, 0, 1},
+		Options: DefaultOptions(), Masks: [][]bool{{true, false}, {false, true}, {true}, slices.Repeat([]bool{true}, 5), {false}}}
 	want := [][]float32{{0.4375, 0}, {0, 0.4375}, {-0.5625}, slices.Repeat([]float32{-0.0625}, 5), {0}}
 	if diff := cmp.Diff(want, estimate(t, "opo", in).Advantages, near); diff != "" {
 		t.Error(diff)
