@@ -3,26 +3,33 @@ package estimators
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
 )
 
 // Batch is what an estimator works on: checked, with rewards merged to U units and shaped. Its slices are read-only.
 type Batch struct {
-	Rewards []float64   // [U] shaped reward of each unit
-	Groups  [][]int     // units of each group, in order of first appearance
-	Units   []int       // [N] unit of each sample
-	Masks   [][]bool    // [N][T]
-	KLs     [][]float32 // [N][T], or nil: no KL
-	Values  [][]float32 // [N][T], or nil: no critic
-	Options Options
+	Rewards    []float64            // [U] shaped reward of each unit
+	Groups     [][]int              // units of each group, in order of first appearance
+	Units      []int                // [N] unit of each sample
+	Truncated  []bool               // [U] a sample of the unit was cut by a limit
+	Baselines  []float64            // [U] reward of a greedy rollout of the unit's prompt, or nil
+	Components map[string][]float64 // parts of the reward, [U] each, not shaped
+	Masks      [][]bool             // [N][T]
+	KLs        [][]float32          // [N][T], or nil: no KL
+	Values     [][]float32          // [N][T], or nil: no critic
+	Bootstrap  []float32            // [N] value after the last action, or nil
+	Options    Options
 }
 
 func newBatch(in Input, unit Unit) (Batch, error) {
 	if err := in.check(); err != nil {
 		return Batch{}, err
 	}
-	b := Batch{Masks: in.Masks, KLs: in.KLs, Values: in.Values, Options: in.Options, Units: make([]int, len(in.Rewards))}
+	b := Batch{Units: make([]int, len(in.Rewards)), Masks: in.Masks, KLs: in.KLs, Values: in.Values, Bootstrap: in.Bootstrap,
+		Components: map[string][]float64{}, Options: in.Options}
 	var firsts, contexts []int
-	var truncated []bool
 	units, groups := map[int64]int{}, map[int64]int{}
 	for i := range in.Rewards {
 		u, seen := len(firsts), false
@@ -30,9 +37,9 @@ func newBatch(in Input, unit Unit) (Batch, error) {
 			u, seen = lookup(units, in.Rollouts[i])
 		}
 		if !seen {
-			firsts, contexts, truncated = append(firsts, i), append(contexts, 0), append(truncated, false)
+			firsts, contexts, b.Truncated = append(firsts, i), append(contexts, 0), append(b.Truncated, false)
 			g := len(b.Groups)
-			if len(in.Groups) > 0 {
+			if unit == PerRollout && len(in.Groups) > 0 {
 				g, _ = lookup(groups, in.Groups[i])
 			}
 			if g == len(b.Groups) {
@@ -46,10 +53,20 @@ func newBatch(in Input, unit Unit) (Batch, error) {
 		if len(in.Contexts) > 0 {
 			contexts[u] = max(contexts[u], in.Contexts[i])
 		}
-		truncated[u] = truncated[u] || len(in.Truncated) > 0 && in.Truncated[i]
+		b.Truncated[u] = b.Truncated[u] || len(in.Truncated) > 0 && in.Truncated[i]
 	}
 	for u, i := range firsts {
-		b.Rewards = append(b.Rewards, in.Options.shape(float64(in.Rewards[i]), contexts[u], truncated[u]))
+		r := in.Options.shape(float64(in.Rewards[i]), contexts[u], b.Truncated[u])
+		if !(math.Abs(r) <= math.MaxFloat32) {
+			return Batch{}, fmt.Errorf("rewards: sample %d is %v after shaping", i, r)
+		}
+		b.Rewards = append(b.Rewards, r)
+		if in.Baselines != nil {
+			b.Baselines = append(b.Baselines, in.Options.clip(float64(in.Baselines[i])))
+		}
+		for name, values := range in.Components {
+			b.Components[name] = append(b.Components[name], float64(values[i]))
+		}
 	}
 	return b, nil
 }
@@ -69,24 +86,33 @@ func (in Input) check() error {
 	if n == 0 {
 		return errors.New("the batch has no samples")
 	}
-	for _, field := range []struct {
+	type field struct {
 		name     string
 		got      int
+		values   []float32
 		optional bool
-	}{
-		{"masks", len(in.Masks), false},
-		{"rollouts", len(in.Rollouts), true},
-		{"groups", len(in.Groups), true},
-		{"truncated", len(in.Truncated), true},
-		{"contexts", len(in.Contexts), true},
-	} {
-		if field.got != n && !(field.optional && field.got == 0) {
-			return fmt.Errorf("%s: %d samples, want %d", field.name, field.got, n)
-		}
 	}
-	for i, r := range in.Rewards {
-		if !finite(float64(r)) {
-			return fmt.Errorf("reward of sample %d is %v", i, r)
+	fields := []field{
+		{"masks", len(in.Masks), nil, false},
+		{"rollouts", len(in.Rollouts), nil, true},
+		{"groups", len(in.Groups), nil, true},
+		{"truncated", len(in.Truncated), nil, true},
+		{"contexts", len(in.Contexts), nil, true},
+		{"rewards", n, in.Rewards, false},
+		{"baselines", len(in.Baselines), in.Baselines, in.Baselines == nil},
+		{"bootstrap", len(in.Bootstrap), in.Bootstrap, true},
+	}
+	for _, name := range slices.Sorted(maps.Keys(in.Components)) {
+		fields = append(fields, field{fmt.Sprintf("component %q", name), len(in.Components[name]), in.Components[name], false})
+	}
+	for _, f := range fields {
+		if f.got != n && !(f.optional && f.got == 0) {
+			return fmt.Errorf("%s: %d samples, want %d", f.name, f.got, n)
+		}
+		for i, x := range f.values {
+			if !finite(x) {
+				return fmt.Errorf("%s: sample %d is %v", f.name, i, x)
+			}
 		}
 	}
 	if in.KLs != nil {
@@ -122,12 +148,12 @@ func (b Batch) PerGroup(f func(r []float64)) []float64 {
 
 // Broadcast gives every action of a sample the advantage of its unit, perUnit [U]. The returns are the same numbers.
 func (b Batch) Broadcast(perUnit []float64) Result {
-	out := Result{b.Zeros(), b.Zeros()}
+	out := Result{Advantages: b.Zeros(), Returns: b.Zeros()}
 	for i, mask := range b.Masks {
-		a := float32(perUnit[b.Units[i]])
+		a, advantages, returns := float32(perUnit[b.Units[i]]), out.Advantages[i][:len(mask)], out.Returns[i][:len(mask)]
 		for t, action := range mask {
 			if action {
-				out.Advantages[i][t], out.Returns[i][t] = a, a
+				advantages[t], returns[t] = a, a
 			}
 		}
 	}

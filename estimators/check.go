@@ -1,16 +1,21 @@
 package estimators
 
-import (
-	"fmt"
-	"math"
-)
+import "fmt"
 
 // checkRows refuses another shape than that of the masks, and actions that are not finite.
 func checkRows(what string, rows [][]float32, masks [][]bool) error {
 	if err := checkShape(what, rows, masks); err != nil {
 		return err
 	}
-	return checkFinite(what, rows, masks)
+	for i, mask := range masks {
+		row := rows[i][:len(mask)]
+		for t, action := range mask {
+			if action && !finite(row[t]) {
+				return fmt.Errorf("%s: sample %d slot %d is %v", what, i, t, row[t])
+			}
+		}
+	}
+	return nil
 }
 
 // applyMask sets rows to 0 where the mask is false and refuses what is not finite elsewhere.
@@ -19,13 +24,16 @@ func applyMask(what string, rows [][]float32, masks [][]bool) error {
 		return err
 	}
 	for i, mask := range masks {
+		row := rows[i][:len(mask)]
 		for t, action := range mask {
 			if !action {
-				rows[i][t] = 0
+				row[t] = 0
+			} else if !finite(row[t]) {
+				return fmt.Errorf("%s: sample %d slot %d is %v", what, i, t, row[t])
 			}
 		}
 	}
-	return checkFinite(what, rows, masks)
+	return nil
 }
 
 func checkShape(what string, rows [][]float32, masks [][]bool) error {
@@ -40,15 +48,5 @@ func checkShape(what string, rows [][]float32, masks [][]bool) error {
 	return nil
 }
 
-func checkFinite(what string, rows [][]float32, masks [][]bool) error {
-	for i, mask := range masks {
-		for t, action := range mask {
-			if action && !finite(float64(rows[i][t])) {
-				return fmt.Errorf("%s: sample %d slot %d is %v", what, i, t, rows[i][t])
-			}
-		}
-	}
-	return nil
-}
-
-func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+// finite is false for NaN and infinities: their difference to themselves is NaN.
+func finite[F float32 | float64](x F) bool { return x-x == 0 }

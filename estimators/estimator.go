@@ -16,6 +16,7 @@ type Input struct {
 	Masks     [][]bool    // [N][T] true where the policy sampled the token
 	KLs       [][]float32 // [N][T] KL value of each token against the reference policy; nil: 0 everywhere
 	Values    [][]float32 // [N][T] the critic's estimate before each token; only gae needs it
+	Bootstrap []float32   // [N] the critic's estimate after the last action; only the option bootstrap needs it
 	Truncated []bool      // [N] the sample was cut by a limit, not ended by the policy; empty: none was
 	Contexts  []int       // [N] longest context in tokens, prompt included; only the overlong penalty needs it
 	// Baselines are the rewards of a greedy rollout of each sample's prompt, [N]; only estimators that need Greedy.
@@ -25,17 +26,19 @@ type Input struct {
 	Options    Options
 }
 
-// Result holds what the losses need, in the shape of the input's masks: 0 where the mask is false.
+// Result holds what the losses and the log need; Advantages and Returns are 0 where the mask is false.
 type Result struct {
 	Advantages [][]float32 // [N][T] weight of the policy gradient
 	Returns    [][]float32 // [N][T] target of the critic
+	// GroupStd is the standard deviation of the shaped rewards in each sample's group, n-1 form, [N]. Estimate fills it in.
+	GroupStd []float64
 }
 
 // Unit says what one reward stands for.
 type Unit int
 
 const (
-	PerSample  Unit = iota // every sample is judged alone
+	PerSample  Unit = iota // every sample is judged alone and is a group of its own
 	PerRollout             // the samples of one rollout share one reward, that of the first, and count once
 )
 
@@ -62,10 +65,16 @@ var registry = map[string]estimator{
 	"dr_grpo":            {PerRollout, DrGRPO, nil},
 	"flash_reinforce":    {PerSample, FlashReinforce, nil},
 	"gae":                {PerSample, GAE, []Need{Values}},
+	"gdpo":               {PerRollout, GDPO, []Need{Components}},
+	"gpg":                {PerRollout, GPG, nil},
 	"grpo":               {PerRollout, GRPO, nil},
+	"maxrl":              {PerRollout, MaxRL, nil},
 	"on_policy_distill":  {PerSample, OnPolicyDistill, []Need{KLs}},
+	"opo":                {PerRollout, OPO, nil},
+	"pass_at_k":          {PerRollout, PassAtK, nil},
 	"reinforce":          {PerSample, Reinforce, nil},
 	"reinforce_baseline": {PerRollout, ReinforceBaseline, nil},
+	"remax":              {PerRollout, ReMax, []Need{Greedy}},
 	"rloo":               {PerRollout, RLOO, nil},
 }
 
@@ -100,18 +109,51 @@ func Estimate(name string, in Input) (Result, error) {
 	if err := Check(name); err != nil {
 		return Result{}, err
 	}
-	est := registry[name]
-	batch, err := newBatch(in, est.unit)
-	if err != nil {
-		return Result{}, fmt.Errorf("estimators: %s: %w", name, err)
-	}
-	out, err := est.f(batch)
-	if err != nil {
-		return Result{}, fmt.Errorf("estimators: %s: %w", name, err)
-	}
-	err = errors.Join(applyMask("advantages", out.Advantages, in.Masks), applyMask("returns", out.Returns, in.Masks))
+	out, err := registry[name].estimate(in)
 	if err != nil {
 		return Result{}, fmt.Errorf("estimators: %s: %w", name, err)
 	}
 	return out, nil
+}
+
+func (e estimator) estimate(in Input) (Result, error) {
+	for _, need := range e.needs {
+		if err := in.has(need); err != nil {
+			return Result{}, err
+		}
+	}
+	batch, err := newBatch(in, e.unit)
+	if err != nil {
+		return Result{}, err
+	}
+	out, err := e.f(batch)
+	if err != nil {
+		return Result{}, err
+	}
+	stds := batch.PerGroup(func(r []float64) {
+		std := Std(r, Mean(r))
+		for i := range r {
+			r[i] = std
+		}
+	})
+	out.GroupStd = make([]float64, len(in.Rewards))
+	for i, u := range batch.Units {
+		out.GroupStd[i] = stds[u]
+	}
+	return out, errors.Join(applyMask("advantages", out.Advantages, in.Masks), applyMask("returns", out.Returns, in.Masks))
+}
+
+// has returns an error if the input lacks what is needed.
+func (in Input) has(need Need) error {
+	switch {
+	case need == Greedy && in.Baselines == nil:
+		return errors.New("it needs the reward of a greedy rollout of each prompt: Baselines is nil")
+	case need == Values && in.Values == nil:
+		return errors.New("it needs the values of a critic: Values is nil")
+	case need == KLs && in.KLs == nil:
+		return errors.New("it needs the KL against a reference policy or a teacher: KLs is nil")
+	case need == Components && len(in.Components) == 0:
+		return errors.New("it needs the components of the reward: Components is empty")
+	}
+	return nil
 }

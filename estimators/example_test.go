@@ -7,36 +7,30 @@ import (
 	"github.com/molt-go/molt/estimators"
 )
 
-// BestOfGroup pushes towards the best rollout of a group and away from all others.
-func BestOfGroup(b estimators.Batch) (estimators.Result, error) {
+// Bounded is dr_grpo with advantages of at most 1 each way, so that one outlier cannot carry a batch.
+func Bounded(b estimators.Batch) (estimators.Result, error) {
 	return b.Broadcast(b.PerGroup(func(r []float64) {
-		best := 0
+		estimators.Center(r)
 		for i := range r {
-			if r[i] > r[best] {
-				best = i
-			}
+			r[i] = min(max(r[i], -1), 1)
 		}
-		for i := range r {
-			r[i] = -1
-		}
-		r[best] = 1
 	})), nil
 }
 
-// A new estimator is one function and one Register in the program's own main.
+// A new estimator is one function and one Register in the program's own main; the config then names it.
 func ExampleRegister() {
-	if err := estimators.Register("best_of_group", estimators.PerRollout, BestOfGroup); err != nil {
+	if err := estimators.Register("bounded", estimators.PerRollout, Bounded); err != nil {
 		log.Fatal(err)
 	}
-	out, err := estimators.Estimate("best_of_group", estimators.Input{
-		Rewards: []float32{0.2, 0.9},
-		Groups:  []int64{0, 0},
-		Masks:   [][]bool{{false, true, true}, {false, false, true}},
+	out, err := estimators.Estimate("bounded", estimators.Input{
+		Rewards: []float32{0.5, 0, 10},
+		Groups:  []int64{7, 7, 7},
+		Masks:   [][]bool{{false, true, true}, {false, false, true}, {true}},
 		Options: estimators.DefaultOptions(),
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(out.Advantages)
-	// Output: [[0 -1 -1] [0 0 1]]
+	// Output: [[0 -1 -1] [0 0 -1] [1]]
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -41,6 +42,15 @@ type klReference struct {
 		N                     int      `json:"n_steps"`
 		Current               []number `json:"current"`
 		Adaptive              []number `json:"adaptive_value_after_update"`
+		Fixed                 []number `json:"fixed_value_after_update"`
+	}
+	Masked []struct {
+		Name     string
+		Tensor   [][]number
+		Mask     [][]number
+		MeanAll  number   `json:"mean_all"`
+		SumAll   *number  `json:"sum_all"`
+		MeanRows []number `json:"mean_rows"`
 	}
 }
 
@@ -54,7 +64,7 @@ func loadKL(t *testing.T) klReference {
 	if err := json.Unmarshal(text, &ref); err != nil {
 		t.Fatal(err)
 	}
-	if len(ref.ApproxKL) == 0 || len(ref.Controllers) == 0 {
+	if len(ref.ApproxKL) == 0 || len(ref.Controllers) == 0 || len(ref.Masked) == 0 {
 		t.Fatal("the reference has an empty list of cases")
 	}
 	return ref
@@ -66,7 +76,7 @@ func TestKLValuesEqualTheReference(t *testing.T) {
 	for _, c := range loadKL(t).ApproxKL {
 		logp, base := floats(c.LogP), floats(c.Base)
 		masks := make([][]bool, len(logp))
-		for i := range logp { // every finite pair; the others are errors here, see the next test
+		for i := range logp { // every finite pair; the others are errors here, see deviations and the test of that
 			for k := range logp[i] {
 				masks[i] = append(masks[i], finite(float64(logp[i][k])) && finite(float64(base[i][k])))
 			}
@@ -114,20 +124,122 @@ func TestALogProbThatIsNoNumberIsAnErrorNotKLZero(t *testing.T) { // L9
 	}
 }
 
-func TestTheAdaptiveControllerEqualsTheReference(t *testing.T) {
-	for _, c := range loadKL(t).Controllers {
-		controller := AdaptiveKL{Coef: float64(c.Init), Target: float64(c.Target), Horizon: float64(c.Horizon)}
-		for i, current := range c.Current {
-			var err error
-			if controller, err = controller.Update(float64(current), c.N); err != nil {
-				t.Fatal(err)
-			}
-			if want := float64(c.Adaptive[i]); !(math.Abs(controller.Coef-want) <= 1e-12*math.Abs(want)) {
-				t.Fatalf("%+v after update %d, want %.17g", controller, i, want)
+func TestKLGradientsAreThoseDocumented(t *testing.T) { // L8
+	// The policy is p over two tokens, the base q, and d(log p(a))/d(logit 0) = [a = 0] - p(0). By hand, with p(0) = 0.5:
+	// d(KL(p ‖ q)) = p(0) (1 - p(0)) (d(0) - d(1)) = 0.25 ln 3 = 0.2746531, and d(KL(q ‖ p)) = p(0) - q(0) = 0.25.
+	p, q := [2]float64{0.5, 0.5}, [2]float64{0.25, 0.75}
+	for kind, want := range map[string]struct {
+		gradient func(d float64) float64
+		sampler  [2]float64
+		total    float64
+	}{
+		"k1":      {func(float64) float64 { return 1 }, p, 0},
+		"k2":      {func(d float64) float64 { return d }, p, 0.2746531},
+		"k3":      {func(d float64) float64 { return 1 - math.Exp(-d) }, p, 0.25},
+		"k3_base": {func(d float64) float64 { return math.Exp(d) - 1 }, q, 0.25},
+	} {
+		const h = 1e-5
+		slope := func(d float64) float64 { return (klKinds[kind](d+h) - klKinds[kind](d-h)) / (2 * h) }
+		total := 0.0
+		for a, score := range []float64{1 - p[0], -p[0]} {
+			total += want.sampler[a] * slope(math.Log(p[a]/q[a])) * score
+		}
+		if math.Abs(total-want.total) > 1e-6 {
+			t.Errorf("%s: expected gradient %v, want %v", kind, total, want.total)
+		}
+		for _, d := range []float64{-1.5, -0.1, 0.3, 1.2} {
+			if math.Abs(slope(d)-want.gradient(d)) > 1e-6 {
+				t.Errorf("%s: gradient at %v is %v, want %v", kind, d, slope(d), want.gradient(d))
 			}
 		}
-		if _, err := controller.Update(math.NaN(), c.N); err == nil {
-			t.Error("a NaN divergence was accepted")
+		if beyond := slope(30); kind != "k1" && beyond != 0 {
+			t.Errorf("%s: gradient beyond the bound is %v", kind, beyond)
+		}
+	}
+}
+
+func TestControllersEqualTheReferenceUntilItTurnsNegative(t *testing.T) {
+	for _, c := range loadKL(t).Controllers {
+		adaptive := KLController{Coef: float64(c.Init), Target: float64(c.Target), Horizon: float64(c.Horizon)}
+		fixed := KLController{Coef: float64(c.Init)}
+		for i, current := range c.Current {
+			var err error
+			if fixed, err = fixed.Update(float64(current), c.N); err != nil || fixed.Coef != float64(c.Fixed[i]) {
+				t.Fatalf("fixed %+v after update %d, want %v: %v", fixed, i, c.Fixed[i], err)
+			}
+			if c.Adaptive[i] <= 0 {
+				if kept, err := adaptive.Update(float64(current), c.N); err == nil || kept != adaptive {
+					t.Errorf("update %d to %v: %s", i, kept.Coef, deviations["controllers"])
+				}
+				break
+			}
+			if adaptive, err = adaptive.Update(float64(current), c.N); err != nil {
+				t.Fatal(err)
+			}
+			if want := float64(c.Adaptive[i]); !(math.Abs(adaptive.Coef-want) <= 1e-12*math.Abs(want)) {
+				t.Fatalf("%+v after update %d, want %.17g", adaptive, i, want)
+			}
+		}
+	}
+}
+
+func TestAControllerOutOfRangeIsRefused(t *testing.T) {
+	good := KLController{Coef: 0.1, Target: 1, Horizon: 10}
+	for name, bad := range map[string]func(c *KLController, current *float64, n *int){
+		"no number": func(_ *KLController, current *float64, _ *int) { *current = math.NaN() },
+		"infinite":  func(_ *KLController, current *float64, _ *int) { *current = math.Inf(1) },
+		"coef":      func(c *KLController, _ *float64, _ *int) { c.Coef = -0.1 },
+		"target":    func(c *KLController, _ *float64, _ *int) { c.Target = -1 },
+		"horizon":   func(c *KLController, _ *float64, _ *int) { c.Horizon = 0 },
+		"too fast":  func(_ *KLController, _ *float64, n *int) { *n = 50 }, // -20 % · 50 / 10 = -1: nothing would be left
+	} {
+		c, current, n := good, 0.0, 1
+		bad(&c, &current, &n)
+		if got, err := c.Update(current, n); err == nil {
+			t.Errorf("%s: accepted, %+v", name, got)
+		}
+	}
+	if _, err := good.Update(0, 50); err == nil || !strings.Contains(err.Error(), "horizon must be above 10") {
+		t.Errorf("too fast: got error %v", err)
+	}
+}
+
+func TestAControllerSurvivesACheckpoint(t *testing.T) {
+	want := KLController{Coef: 0.1, Target: 6, Horizon: 1e4}
+	text, err := json.Marshal(want)
+	if err != nil || string(text) != `{"coef":0.1,"target":6,"horizon":10000}` {
+		t.Fatalf("%s, %v", text, err)
+	}
+	var got KLController
+	if err := json.Unmarshal(text, &got); err != nil || got != want {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestMaskedMeansEqualTheReference(t *testing.T) {
+	for _, c := range loadKL(t).Masked {
+		rows, masks := floats(c.Tensor), bools(floats(c.Mask))
+		if c.Mask == nil {
+			for _, row := range rows {
+				masks = append(masks, slices.Repeat([]bool{true}, len(row)))
+			}
+		}
+		perSample, all := MaskedMean(rows, masks)
+		actions := 0
+		for _, mask := range masks {
+			for _, action := range mask {
+				if action {
+					actions++
+				}
+			}
+		}
+		if sum := all * float64(actions); c.SumAll != nil && !(math.Abs(sum-float64(*c.SumAll)) <= 1e-6+1e-6*math.Abs(sum)) {
+			t.Errorf("%s: sum is %.9g, want %.9g", c.Name, sum, *c.SumAll)
+		}
+		for i, got := range append(perSample, all) {
+			if want := float64(append(c.MeanRows, c.MeanAll)[i]); !(math.Abs(got-want) <= 1e-6+1e-6*math.Abs(want)) {
+				t.Errorf("%s: mean %d is %.9g, want %.9g", c.Name, i, got, want)
+			}
 		}
 	}
 }

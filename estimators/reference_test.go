@@ -2,10 +2,10 @@ package estimators
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -14,9 +14,11 @@ import (
 
 // deviations is every difference to the reference that these tests allow.
 var deviations = map[string]string{
-	"masked slots": "the reference whitens slots without an action too; here they are always 0",
+	"masked slots": "the reference whitens slots without an action too, and its returns run on before the first; here they are 0",
 	"whitening":    "the reference rounds the mean to float32, which a small spread around a large mean magnifies; here it is float64",
 	"equal groups": "the reference divides a float32 rounding by 1e-9 and gets advantages near 0.8; here they are 0",
+	"controllers":  "the reference's coefficient turns negative in a step of 5 horizons, which rewards divergence; here that is an error",
+	"not a number": "the reference takes a log-prob ratio that is no number for 0 and an infinite one for 30; here both are errors",
 }
 
 type reference struct {
@@ -39,7 +41,14 @@ type reference struct {
 			OverlongFactor          float64   `json:"overlong_penalty_factor"`
 			StopProperlyPenaltyCoef *float64  `json:"stop_properly_penalty_coef"`
 		}
-		Outputs map[string]struct{ Advantages, Returns [][][]float32 }
+		Outputs map[string]struct {
+			Merged              []float64 `json:"merged_rewards_before_shaping"`
+			Groups              [][]int
+			SampleToRollout     []int `json:"sample_to_rollout"`
+			Advantages, Returns [][][]float32
+			MeanReturn          [][]float64 `json:"info_return_mean"`
+			GroupStd            [][]float64 `json:"info_group_reward_std"`
+		}
 	}
 	Whitening []struct {
 		Name       string
@@ -106,12 +115,26 @@ func compare(t *testing.T, what string, got, want [][]float32, masks [][]bool, a
 	}
 }
 
+// compareEach wants one number a sample equal within 1e-5 relative plus abs.
+func compareEach(t *testing.T, what string, got, want []float64, abs float64) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d samples, want %d", what, len(got), len(want))
+	}
+	for i, w := range want {
+		if !(math.Abs(got[i]-w) <= abs+1e-5*math.Abs(w)) {
+			t.Fatalf("%s: sample %d is %.9g, want %.9g", what, i, got[i], w)
+		}
+	}
+}
+
 func TestEveryEstimatorEqualsTheReferenceOnEveryCase(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range loadReference(t).Cases {
 		masks := bools(slices.Concat(c.Inputs.Masks...))
-		o := Options{Gamma: c.Inputs.Gamma, Lambda: c.Inputs.Lam, KLCoef: c.Inputs.KLCoef, Whiten: !c.Inputs.NoWhiten, MaxLen: c.Inputs.MaxLen,
-			OverlongFactor: c.Inputs.OverlongFactor, StopCoef: 1, RewardMin: math.Inf(-1), RewardMax: math.Inf(1)}
+		o := DefaultOptions()
+		o.Gamma, o.Lambda, o.KLCoef, o.Whiten = c.Inputs.Gamma, c.Inputs.Lam, c.Inputs.KLCoef, !c.Inputs.NoWhiten
+		o.MaxLen, o.OverlongFactor = c.Inputs.MaxLen, c.Inputs.OverlongFactor
 		if c.Inputs.ClipRange != nil {
 			o.RewardMin, o.RewardMax = c.Inputs.ClipRange[0], c.Inputs.ClipRange[1]
 		}
@@ -130,17 +153,31 @@ func TestEveryEstimatorEqualsTheReferenceOnEveryCase(t *testing.T) {
 		for name, want := range c.Outputs {
 			seen[name] = true
 			t.Run(c.Name+"/"+name, func(t *testing.T) {
-				got, err := Estimate(name, in)
+				got := estimate(t, name, in)
+				compare(t, "advantages", got.Advantages, slices.Concat(want.Advantages...), masks, 1e-6)
+				compare(t, "returns", got.Returns, slices.Concat(want.Returns...), masks, 1e-6)
+				means, _ := MaskedMean(got.Returns, masks)
+				compareEach(t, "mean return", means, slices.Concat(want.MeanReturn...), 1e-6)
+				compareEach(t, "group std", got.GroupStd, slices.Concat(want.GroupStd...), 1e-6)
+
+				unshaped := in
+				unshaped.Options = DefaultOptions()
+				batch, err := newBatch(unshaped, registry[name].unit)
 				if err != nil {
 					t.Fatal(err)
 				}
-				compare(t, "advantages", got.Advantages, slices.Concat(want.Advantages...), masks, 1e-6)
-				compare(t, "returns", got.Returns, slices.Concat(want.Returns...), masks, 1e-6)
+				compareEach(t, "merged rewards", batch.Rewards, want.Merged, 0)
+				if diff := cmp.Diff(want.Groups, batch.Groups) + cmp.Diff(want.SampleToRollout, batch.Units); diff != "" {
+					t.Error("groups or units:", diff)
+				}
 			})
 		}
 	}
-	if !seen["grpo"] {
-		t.Error("the reference has no grpo")
+	for _, name := range []string{"dr_grpo", "flash_reinforce", "gae", "grpo", "on_policy_distill", "reinforce", "reinforce_baseline",
+		"rloo"} {
+		if !seen[name] {
+			t.Errorf("the reference has no %s", name)
+		}
 	}
 }
 
@@ -165,39 +202,50 @@ func TestWhiteningEqualsTheReference(t *testing.T) {
 // once for the sum and once for the division, over the standard deviation (see deviations).
 func whiteningRounding(rows [][]float32, masks [][]bool) float64 {
 	var x []float64
-	actions(rows, masks, func(v *float32) { x = append(x, float64(*v)) })
+	for i, mask := range masks {
+		for t, action := range mask {
+			if action {
+				x = append(x, float64(rows[i][t]))
+			}
+		}
+	}
 	mean := Mean(x)
-	ulp := math.Nextafter32(float32(math.Abs(mean)), math.MaxFloat32) - float32(math.Abs(mean))
 	std := Std(x, mean) * math.Sqrt(float64(max(len(x)-1, 0))/float64(max(len(x), 1)))
+	ulp := math.Nextafter32(float32(math.Abs(mean)), math.MaxFloat32) - float32(math.Abs(mean))
 	return float64(ulp) / max(std, math.Sqrt(varianceFloor))
 }
+
+// centring estimators take off a mean.
+var centring = []string{"grpo", "dr_grpo", "rloo", "reinforce_baseline", "flash_reinforce", "opo", "gpg", "maxrl", "gdpo"}
 
 func TestEqualGroupsAreExactlyZeroWhereTheReferenceRounds(t *testing.T) {
 	for _, c := range loadReference(t).EqualGroups {
 		rewards := slices.Repeat([]float32{c.Reward}, c.N)
 		want := make([]float32, c.N)
-		for _, name := range []string{"grpo", "dr_grpo", "rloo", "reinforce_baseline", "flash_reinforce"} {
-			if diff := cmp.Diff(want, perSample(t, name, Input{Rewards: rewards, Groups: make([]int64, c.N)})); diff != "" {
+		for _, name := range centring {
+			in := Input{Rewards: rewards, Groups: make([]int64, c.N), Components: map[string][]float32{"all": rewards}}
+			if diff := cmp.Diff(want, perSample(t, name, in)); diff != "" {
 				t.Errorf("%s of %d times %v: %s (%s)", name, c.N, c.Reward, diff, deviations["equal groups"])
 			}
 		}
 	}
 }
 
-// perSample estimates in with one action per sample and returns its advantages.
+func estimate(t *testing.T, name string, in Input) Result {
+	t.Helper()
+	got, err := Estimate(name, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// perSample estimates in with one action per sample, with the default options if it has none, and returns its advantages.
 func perSample(t *testing.T, name string, in Input) []float32 {
 	t.Helper()
 	in.Masks = slices.Repeat([][]bool{{true}}, len(in.Rewards))
-	if in.Options == (Options{}) {
+	if reflect.ValueOf(in.Options).IsZero() {
 		in.Options = DefaultOptions()
 	}
-	got, err := Estimate(name, in)
-	if err != nil {
-		t.Fatal(fmt.Errorf("%s: %w", name, err))
-	}
-	var out []float32
-	for _, row := range got.Advantages {
-		out = append(out, row[0])
-	}
-	return out
+	return slices.Concat(estimate(t, name, in).Advantages...)
 }

@@ -3,7 +3,9 @@ package estimators
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 )
 
 // Options are the settings that estimators and shaping share; the toml tags are their names in a config. Start from
@@ -16,8 +18,18 @@ type Options struct {
 	// KLCoef times the KL of a token is taken off its reward; at least 0, default 0. For reinforce, gae, on_policy_distill.
 	KLCoef float64 `toml:"kl_coef"`
 	// Whiten scales advantages to mean 0 and variance 1 over the batch's actions; default true. For reinforce,
-	// reinforce_baseline, gae.
+	// reinforce_baseline, gae, and gdpo, which does so over the batch's rollouts.
 	Whiten bool `toml:"whiten"`
+	// Bootstrap takes the critic's value after the last action of a truncated sample for the future that was cut off; default
+	// false: 0. For gae.
+	Bootstrap bool `toml:"bootstrap"`
+	// SkipGaps discounts from action to action, not by slots between them such as tool results; default false. For reinforce;
+	// gae always does so.
+	SkipGaps bool `toml:"skip_gaps"`
+	// PassK is the number of tries of which one must be right; at least 1, default 2. For pass_at_k.
+	PassK int `toml:"pass_k"`
+	// RewardWeights are the weights of the reward's components by their names; missing: 1. For gdpo.
+	RewardWeights map[string]float64 `toml:"reward_weights"`
 	// OverlongBuffer is the width, in tokens below MaxLen, of the zone where a long context is punished; 0, the default: off.
 	OverlongBuffer int `toml:"overlong_buffer"`
 	// OverlongFactor is the penalty at MaxLen and beyond, in units of reward; at least 0, default 1.
@@ -33,7 +45,7 @@ type Options struct {
 
 // DefaultOptions returns options that change nothing: no discount, no KL, no shaping; whitening is on.
 func DefaultOptions() Options {
-	return Options{Gamma: 1, Lambda: 1, Whiten: true, OverlongFactor: 1, StopCoef: 1,
+	return Options{Gamma: 1, Lambda: 1, Whiten: true, PassK: 2, OverlongFactor: 1, StopCoef: 1,
 		RewardMin: math.Inf(-1), RewardMax: math.Inf(1)}
 }
 
@@ -55,6 +67,13 @@ func (o Options) Validate() error {
 		return fmt.Errorf("stop_coef is %v, want a number (1: off)", o.StopCoef)
 	case !(o.RewardMin < o.RewardMax):
 		return fmt.Errorf("reward_min is %v and reward_max %v, want min < max (-inf and inf: off)", o.RewardMin, o.RewardMax)
+	case o.PassK < 1:
+		return fmt.Errorf("pass_k is %d, want at least 1", o.PassK)
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.RewardWeights)) {
+		if !finite(o.RewardWeights[name]) {
+			return fmt.Errorf("reward_weights.%s is %v, want a number", name, o.RewardWeights[name])
+		}
 	}
 	return nil
 }
@@ -76,7 +95,14 @@ func (o Options) shape(reward float64, context int, truncated bool) float64 {
 	} else if truncated {
 		reward = o.StopCoef
 	}
-	return min(max(reward, o.RewardMin), o.RewardMax)
+	return o.clip(reward)
+}
+
+func (o Options) clip(reward float64) float64 { return min(max(reward, o.RewardMin), o.RewardMax) }
+
+// shapes tells whether a reward can come out of shape other than it went in.
+func (o Options) shapes() bool {
+	return o.OverlongBuffer > 0 || o.StopCoef != 1 || !math.IsInf(o.RewardMin, -1) || !math.IsInf(o.RewardMax, 1)
 }
 
 // checkOverlong reports what the overlong penalty lacks.

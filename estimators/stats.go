@@ -2,21 +2,17 @@ package estimators
 
 import "math"
 
-// Mean returns the mean of x, 0 if x is empty. The mean of equal numbers is exactly that number, so that centring them
-// gives exactly 0; sum/n misses it by a rounding for 0.1 three times.
+// Mean returns the mean of x, 0 if x is empty. It adds up differences to x[0]: the mean of equal numbers is exactly that
+// number, so that centring them gives exactly 0; sum/n misses it by a rounding for 0.1 three times.
 func Mean(x []float64) float64 {
 	if len(x) == 0 {
 		return 0
 	}
-	sum, equal := 0.0, true
+	sum := 0.0
 	for _, v := range x {
-		sum += v
-		equal = equal && v == x[0]
+		sum += v - x[0]
 	}
-	if equal {
-		return x[0]
-	}
-	return sum / float64(len(x))
+	return x[0] + sum/float64(len(x))
 }
 
 // Std returns the standard deviation of x around mean with the n-1 denominator; 0 for fewer than two numbers.
@@ -39,38 +35,62 @@ func Center(x []float64) {
 	}
 }
 
+// MaskedMean returns the mean of rows [N][T] over the actions of each sample, [N], and over all actions; 0 where there are
+// none. Masked slots may hold anything.
+func MaskedMean(rows [][]float32, masks [][]bool) (perSample []float64, all float64) {
+	perSample, n, total := make([]float64, len(masks)), 0, 0.0
+	for i, mask := range masks {
+		row, count, sum := rows[i][:len(mask)], 0, 0.0
+		for t, action := range mask {
+			if action {
+				count, sum = count+1, sum+float64(row[t])
+			}
+		}
+		perSample[i] = sum / float64(max(count, 1))
+		n, total = n+count, total+sum
+	}
+	return perSample, total / float64(max(n, 1))
+}
+
 // varianceFloor keeps whitening of nearly equal advantages finite.
 const varianceFloor = 1e-8
 
 // Whiten brings the actions of rows [N][T] to mean 0 and population variance 1 over the whole batch, in place; masked
 // slots are left alone. The variance is floored at 1e-8; equal advantages become exactly 0.
 func Whiten(rows [][]float32, masks [][]bool) {
-	n, sum, lo, hi := 0, 0.0, math.Inf(1), math.Inf(-1)
-	actions(rows, masks, func(x *float32) {
-		v := float64(*x)
-		n, sum, lo, hi = n+1, sum+v, min(lo, v), max(hi, v)
-	})
+	n, first, sum := 0, 0.0, 0.0
+	for i, mask := range masks {
+		row := rows[i][:len(mask)]
+		for t, action := range mask {
+			if !action {
+				continue
+			}
+			v := float64(row[t])
+			if n == 0 {
+				first = v
+			}
+			n, sum = n+1, sum+(v-first) // as in Mean
+		}
+	}
 	if n == 0 {
 		return
 	}
-	mean, squares := sum/float64(n), 0.0
-	if lo == hi {
-		mean = lo
-	}
-	actions(rows, masks, func(x *float32) {
-		d := float64(*x) - mean
-		squares += d * d
-	})
-	scale := 1 / math.Sqrt(max(squares/float64(n), varianceFloor))
-	actions(rows, masks, func(x *float32) { *x = float32((float64(*x) - mean) * scale) })
-}
-
-// actions calls f for every slot whose mask is true.
-func actions(rows [][]float32, masks [][]bool, f func(*float32)) {
+	mean, squares := first+sum/float64(n), 0.0
 	for i, mask := range masks {
+		row := rows[i][:len(mask)]
 		for t, action := range mask {
 			if action {
-				f(&rows[i][t])
+				d := float64(row[t]) - mean
+				squares += d * d
+			}
+		}
+	}
+	scale := 1 / math.Sqrt(max(squares/float64(n), varianceFloor))
+	for i, mask := range masks {
+		row := rows[i][:len(mask)]
+		for t, action := range mask {
+			if action {
+				row[t] = float32((float64(row[t]) - mean) * scale)
 			}
 		}
 	}
