@@ -2,10 +2,12 @@ package molt
 
 import (
 	"context"
+	"math"
 	"slices"
 	"testing"
 
 	"github.com/molt-go/molt/estimators"
+	"github.com/molt-go/molt/rollout"
 	"github.com/molt-go/molt/trainer"
 )
 
@@ -83,7 +85,16 @@ func TestEveryEstimatorThatNeedsNothingRuns(t *testing.T) {
 		}
 		c := tinyConfig(t.TempDir())
 		c.Steps, c.Eval.Tasks, c.Algo.Estimator = 2, 0, name
-		if err := runTiny(context.Background(), c, nil); err != nil {
+		binary := func(r rollout.Runner) rollout.Runner { // as pass_at_k wants it
+			return rollout.RunnerFunc(func(ctx context.Context, s rollout.Spec) (*rollout.Rollout, error) {
+				out, err := r.Run(ctx, s)
+				if err == nil {
+					out.Reward = math.Round(out.Reward)
+				}
+				return out, err
+			})
+		}
+		if err := runTiny(context.Background(), c, binary); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

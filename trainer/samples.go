@@ -82,8 +82,8 @@ func components(of []*rollout.Rollout) (map[string][]float32, error) {
 		for _, name := range names {
 			v, ok := r.Rewards[name]
 			if !ok {
-				return nil, fmt.Errorf("rollout %d has no reward %q, which others of its batch have: give it in every rollout, also where it is 0",
-					r.ID, name)
+				return nil, fmt.Errorf("rollout %d has no reward %q, which others of its batch have: give it always, also where it is 0", r.ID,
+					name)
 			}
 			parts[name] = append(parts[name], float32(v))
 		}

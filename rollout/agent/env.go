@@ -33,7 +33,8 @@ type Result struct {
 	Rewards     map[string]float64   // parts of Reward by name, for estimators that weigh them apart; of each name a rollout has the sum
 	Info        map[string]float64   // numbers for the metrics; of each name the last one holds
 	Images      []string
-	Sampling    *rollout.Sampling // for the next turn only, instead of the run's; MaxTokens 0 keeps the run's, a greedy rollout stays greedy
+	// Sampling is for the next turn only, instead of the run's. MaxTokens 0 keeps the run's, and a greedy rollout stays greedy.
+	Sampling *rollout.Sampling
 }
 
 // User is an observation of one user message.
