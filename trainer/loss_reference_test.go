@@ -343,7 +343,7 @@ func checkSpecial(t *testing.T, name string, in lossInputs, c LossConfig, counts
 			_, err := evaluate(t, samples, in.LogP, c, noLimit, change)
 			place := regexp.MustCompile(fmt.Sprintf(`^sample %d .*token %d:`, b, slot+1))
 			if err == nil || !place.MatchString(err.Error()) {
-				t.Errorf("%s: error %v, want one that names sample %d, token %d", name, err, b, slot+1)
+				t.Errorf("%s: error %v, want one that names sample %d, token %d: %s", name, err, b, slot+1, deviations["not finite"])
 			}
 			samples[b].Tokens.Mask[slot+1] = false
 		}
