@@ -126,7 +126,9 @@ func TestClipCovByHand(t *testing.T) {
 		// Both tokens of covariance 3 are drawn; of the others one is clipped to 1.2 and one has ratio 1.
 		{"clip_cov", map[string]float64{"r": 0.5}, sampled, now, advantages, -2.2, []float64{0, 0, -1, 0}, "cov_ratio", 0.5},
 		{"clip_cov", map[string]float64{"r": 0.5}, sampled, now, advantages, -2.2, []float64{0, 0, -1, 0}, "clip_ratio", 0.25},
-		// None lies within the bounds, which belong to the range: the loss is PPO's, -4 - 1.2 - 1 + 2.
+		{"clip_cov", map[string]float64{"r": 0.5, "omega_low": 3, "omega_high": 3}, sampled, now, advantages, -2.2, []float64{0, 0, -1, 0},
+			"cov_ratio", 0.5},
+		// None lies within the bounds: the loss is PPO's, -4 - 1.2 - 1 + 2.
 		{"clip_cov", map[string]float64{"r": 1, "omega_low": 3.1}, sampled, now, advantages, -4.2, []float64{-4, 0, -1, 2}, "cov_ratio", 0},
 		{"clip_cov", map[string]float64{"r": 1, "omega_high": 2.9}, sampled, now, advantages, -4.2, []float64{-4, 0, -1, 2}, "cov_ratio", 0},
 		{"clip_cov", map[string]float64{"r": 1, "omega_low": 0}, sampled, now, advantages, 0, []float64{0, 0, 0, 0}, "cov_ratio", 1},
