@@ -38,8 +38,7 @@ func ClipCov(s *torch.Scope, in LossInput) LossOutput {
 
 // KLCov is -r·A, not clipped, and for the share k of the step's tokens, at least one, with the highest covariance (see ClipCov)
 // beta·|log r| on top, which keeps them near the old policy (arXiv:2505.22617, KL-Cov). The gradient flows through both; at ratio 1 that
-// of the penalty is 0. The paper writes the KL divergence from the old policy, of which the authors' code, and this, take the size of the
-// log-ratio. loss.clip_low and loss.clip_high are not used.
+// of the penalty is 0. The paper writes a KL divergence from the old policy; the authors' code, and this, take the size of the log-ratio.
 //
 // Metrics: cov_ratio, the share of tokens with the penalty.
 func KLCov(s *torch.Scope, in LossInput) LossOutput {
@@ -62,8 +61,7 @@ func (in LossInput) chosen(s *torch.Scope, share float64, rank func(covariance f
 }
 
 func (step Step) choose(share float64, rank func(covariance float64, place int) (float64, bool)) []float32 {
-	logp, advantage := 0.0, 0.0 // means
-	n := float64(len(step.Behaviour))
+	n, logp, advantage := float64(len(step.Behaviour)), 0.0, 0.0 // their number and means
 	for i := range step.Behaviour {
 		logp, advantage = logp+float64(step.Behaviour[i])/n, advantage+float64(step.Advantages[i])/n
 	}

@@ -14,8 +14,7 @@ func dppoParams(delta float64) []Param {
 // advantage would push on, and 1 for others (Divergence Proximal Policy Optimization, arXiv:2602.04879, equations 12, 13 and 23). How
 // far is the total variation of (p, 1-p), the probability of the token and of all others. It is always taken to in.Behaviour and the
 // ratio to in.Old, which are the same unless loss.old says otherwise. The gradient, by the token's log-prob, is -M·min(r, c)·A too:
-// where r > c it is bounded and not lost. The authors' code has this gradient with the value -M·min(r, c)·A·log p. loss.clip_low and
-// loss.clip_high are not used.
+// where r > c it is bounded and not lost. The authors' code has this gradient with the value -M·min(r, c)·A·log p.
 //
 // Metrics: clip_ratio, the share of tokens with M = 0.
 func DPPOTV(s *torch.Scope, in LossInput) LossOutput { return dppo(s, in, estimators.TV) }

@@ -10,9 +10,8 @@ var gmpoParams = []Param{{Name: "epsilon", Default: 0.4, Min: 0, Max: maxLogRati
 
 // GMPO is -G·A, where G is the geometric mean over the sample of its tokens' ratios, each bounded in the direction of its advantage: to
 // e^epsilon where A > 0, from e^-epsilon elsewhere (Geometric-Mean Policy Optimization, arXiv:2507.20673, equation 4 and algorithm
-// 1). The gradient flows through the mean, so every token that is not bounded has that of the whole sample, G·A/|o|. The paper has
-// one advantage a sample and a mean over samples: loss.aggregation "seq-mean-token-mean" is its objective. loss.clip_low and
-// loss.clip_high are not used.
+// 1). The gradient flows through the mean: every token that is not bounded has the same, -G·A by the number of the sample's tokens. The
+// paper has one advantage a sample and a mean over samples: loss.aggregation "seq-mean-token-mean" is its objective.
 //
 // Metrics: clip_ratio, the share of tokens that are bounded.
 func GMPO(s *torch.Scope, in LossInput) LossOutput {

@@ -26,7 +26,7 @@ var lossSettings = map[string]map[string]string{
 	"seq, KL":              {"aggregation": `"seq-mean-token-sum"`, "is_level": `"seq"`, "is_gate": `"binary_kl"`, "is_band": "[0.005]"},
 	"centering":            {"aggregation": `"seq-mean-token-mean"`, "score_centering": "2"},
 	"centering, token":     {"aggregation": `"token-mean"`, "score_centering": "2", "is_level": `"token"`, "is_band": "[0.8, 1.25]"},
-	"centering, token cut": {"aggregation": `"token-mean"`, "score_centering": "2", "is_level": `"token"`, "is_mode": `"trunc"`, "is_band": "[0, 1]"},
+	"centering, token cut": {"score_centering": "2", "is_level": `"token"`, "is_mode": `"trunc"`, "is_band": "[0, 1]"},
 }
 
 // lossParams make something happen on a step of a hundred tokens. Every token of high covariance is drawn, so that the draw, which goes by

@@ -6,8 +6,7 @@ var sapoParams = []Param{{Name: "tau_pos", Default: 1, Min: 0.01, Max: 100}, {Na
 
 // SAPO is -σ(τ·(r-1))·4/τ·A with τ = tau_pos where A > 0 and tau_neg elsewhere: a gate that closes softly on both sides of ratio 1
 // instead of a clip (Soft Adaptive Policy Optimization, arXiv:2511.20347). The gradient flows through the gate: that of r·A, times
-// 4·σ·(1-σ), which is 1 at ratio 1. Its objective is a mean over samples, so loss.aggregation "seq-mean-token-mean" is the paper's;
-// loss.clip_low and loss.clip_high are not used.
+// 4·σ·(1-σ), which is 1 at ratio 1. Its objective is a mean over samples, so loss.aggregation "seq-mean-token-mean" is the paper's.
 //
 // Metrics: gate, the mean of 4·σ·(1-σ).
 func SAPO(s *torch.Scope, in LossInput) LossOutput {

@@ -143,11 +143,11 @@ func TestKLCovByHand(t *testing.T) {
 	now := []float64{high * math.Exp(0.3), high * math.Exp(-0.2), low, low * math.Exp(-0.5)}
 	for _, w := range []worked{
 		// One of four: -5·e^0.3 + 2·0.3 - e^-0.2 - 1 + 2·e^-0.5, and the gradient of the first is -5·e^0.3 + 2.
-		{"kl_cov", map[string]float64{"k": 0.25, "beta": 2}, sampled, now, advantages, -6.7549634, []float64{-4.7492940, -0.8187308, -1, 1.2130613},
-			"cov_ratio", 0.25},
+		{"kl_cov", map[string]float64{"k": 0.25, "beta": 2}, sampled, now, advantages, -6.7549634,
+			[]float64{-4.7492940, -0.8187308, -1, 1.2130613}, "cov_ratio", 0.25},
 		// Two: the fourth has 2·0.5 more, and 2 off its gradient.
-		{"kl_cov", map[string]float64{"k": 0.5, "beta": 2}, sampled, now, advantages, -5.7549634, []float64{-4.7492940, -0.8187308, -1, -0.7869387},
-			"cov_ratio", 0.5},
+		{"kl_cov", map[string]float64{"k": 0.5, "beta": 2}, sampled, now, advantages, -5.7549634,
+			[]float64{-4.7492940, -0.8187308, -1, -0.7869387}, "cov_ratio", 0.5},
 		// At least one, and beta 1 if nothing is said: 0.3 less than twice of it.
 		{"kl_cov", nil, sampled, now, advantages, -7.0549634, []float64{-5.7492940, -0.8187308, -1, 1.2130613}, "cov_ratio", 0.25},
 	} {
