@@ -53,7 +53,7 @@ func TestBadInputIsOneClearError(t *testing.T) {
 		{"no tokenizer", []string{"-config", tiny(t, "")}, "tokenizer.json"},
 		{"unknown agent", []string{"-config", tiny(t, ""), "-set", "agent.env=smallest"}, `"smallest" is not known; there are`},
 		{"unknown source", []string{"-config", tiny(t, ""), "-set", "data.source=smallest"}, "smallest"},
-		{"unknown loss", []string{"-config", tiny(t, ""), "-set", "loss.name=pop"}, `"pop"; known: ppo`},
+		{"unknown loss", []string{"-config", tiny(t, ""), "-set", "loss.name=pop"}, `"pop"; known: cispo, clip_cov`},
 		{"dtype", []string{"-config", tiny(t, ""), "-set", "model.dtype=int8"}, "must be float32 or bfloat16"},
 		{"critic", []string{"-config", tiny(t, ""), "-set", "algo.estimator=gae"}, "needs a critic"},
 		{"no reference model", []string{"-config", tiny(t, ""), "-set", "loss.kl_coef=0.1"}, "loss.kl_coef"},

@@ -118,15 +118,13 @@ func (c Correction) Weights(old, behaviour []float32, sample []int32) Weights {
 	for i := range old {
 		d := min(max(float64(old[i])-float64(behaviour[i]), -maxLogRatio), maxLogRatio)
 		w.Ratio[i] = float32(math.Exp(d))
-		p, q := math.Exp(float64(behaviour[i])), math.Exp(float64(old[i]))
 		switch c.Gate {
 		case "ratio":
 			stats[i] = d
 		case "tv":
-			stats[i] = math.Abs(p - q)
+			stats[i] = TV(behaviour[i], old[i])
 		case "binary_kl":
-			p, q = min(max(p, 1e-6), 1-1e-6), min(max(q, 1e-6), 1-1e-6)
-			stats[i] = p*math.Log(p/q) + (1-p)*math.Log((1-p)/(1-q))
+			stats[i] = BinaryKL(behaviour[i], old[i])
 		}
 	}
 	for a, b := 0, 0; a < len(old); a = b {
@@ -151,6 +149,19 @@ func (c Correction) Weights(old, behaviour []float32, sample []int32) Weights {
 		}
 	}
 	return w
+}
+
+// TV is |p-q|, for two probabilities of one token by their logs.
+func TV(logp, logq float32) float64 {
+	return math.Abs(math.Exp(float64(logp)) - math.Exp(float64(logq)))
+}
+
+// BinaryKL is the KL divergence, in nats, of (p, 1-p) from (q, 1-q), for two probabilities of one token by their logs; both are taken at
+// least 1e-6 away from 0 and 1.
+func BinaryKL(logp, logq float32) float64 {
+	inner := func(x float32) float64 { return min(max(math.Exp(float64(x)), 1e-6), 1-1e-6) }
+	p, q := inner(logp), inner(logq)
+	return p*math.Log(p/q) + (1-p)*math.Log((1-p)/(1-q))
 }
 
 // weight is the factor of a token's loss.

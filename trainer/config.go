@@ -36,7 +36,7 @@ type AlgoConfig struct {
 // LossConfig is the table [loss]: from advantages to gradients.
 type LossConfig struct {
 	Name     string  `toml:"name"`     // a registered policy loss
-	ClipLow  float64 `toml:"clip_low"` // the probability ratio is bounded to 1-ClipLow … 1+ClipHigh
+	ClipLow  float64 `toml:"clip_low"` // ppo, gspo and clip_cov bound the probability ratio to 1-ClipLow … 1+ClipHigh
 	ClipHigh float64 `toml:"clip_high"`
 	DualClip float64 `toml:"dual_clip"` // times its size bounds the loss of tokens with negative advantage; above 1; 0: off
 	// Old says what the ratio is taken to: "behaviour", the log-probs that the tokens were sampled at, or "policy", those under the policy

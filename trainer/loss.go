@@ -45,6 +45,7 @@ type Step struct {
 	Prompts   int // groups with such a token
 	// Behaviour and Advantages are those of all tokens [Tokens], for losses that compare a token with the rest of the step.
 	Behaviour, Advantages []float32
+	chosen                *[]float32 // see LossInput.chosen
 }
 
 // LossOutput is a policy loss: what each token of the micro-batch is to be punished by, and metrics.
@@ -100,10 +101,16 @@ type policyLoss struct {
 }
 
 var losses = map[string]policyLoss{
-	"ppo":   {f: PPO},
-	"gspo":  {f: GSPO},
-	"cispo": {f: CISPO},
-	"sft":   {f: SFT},
+	"ppo":      {f: PPO},
+	"gspo":     {f: GSPO},
+	"cispo":    {f: CISPO},
+	"sapo":     {SAPO, sapoParams},
+	"dppo_tv":  {DPPOTV, dppoParams(0.2)},
+	"dppo_kl":  {DPPOKL, dppoParams(0.05)},
+	"gmpo":     {GMPO, gmpoParams},
+	"clip_cov": {ClipCov, clipCovParams},
+	"kl_cov":   {KLCov, klCovParams},
+	"sft":      {f: SFT},
 }
 
 // RegisterLoss makes f available as loss.name, for a program's own main, before training starts; params are its keys in

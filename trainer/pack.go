@@ -82,7 +82,7 @@ func Pack(samples []Sample, budget int) (Plan, error) {
 		trained[x.Group] += n
 		plan.Step.Tokens += n
 	}
-	plan.Step.Sequences = len(samples)
+	plan.Step.Sequences, plan.Step.chosen = len(samples), new([]float32)
 	room := 0
 	for _, group := range order {
 		if trained[group] > 0 {

@@ -51,16 +51,17 @@ func blank(n int) rollout.Tokens {
 	return t
 }
 
-// evaluated is a loss with its gradient by the log-prob of every slot.
+// evaluated is a loss with its gradient by the log-prob of every slot, and by those of the sampler's most likely tokens there, the sum.
 type evaluated struct {
-	loss    float64
-	grad    [][]float64
-	metrics map[string]Metric
+	loss       float64
+	grad, head [][]float64
+	metrics    map[string]Metric
 }
 
 const noLimit = 1 << 20
 
-// evaluate packs samples and runs the loss on given log-probs [sample][slot]; change, if given, edits the step's counts.
+// evaluate packs samples and runs the loss on given log-probs [sample][slot]; change, if given, edits the step's counts. With score
+// centering the policy's log-probs of the most likely tokens are 1.1 times the sampler's.
 func evaluate(t *testing.T, samples []Sample, logp [][]number, c LossConfig, budget int, change func(*Step)) (out evaluated, err error) {
 	t.Helper()
 	out.metrics = map[string]Metric{}
@@ -69,7 +70,11 @@ func evaluate(t *testing.T, samples []Sample, logp [][]number, c LossConfig, bud
 		return out, err
 	}
 	for _, row := range logp {
-		out.grad = append(out.grad, make([]float64, len(row)))
+		out.grad, out.head = append(out.grad, make([]float64, len(row))), append(out.head, make([]float64, len(row)))
+	}
+	k := c.ScoreCentering
+	if err := plan.addTop(samples, k); k > 0 && err != nil {
+		return out, err
 	}
 	if change != nil {
 		change(&plan.Step)
@@ -77,11 +82,14 @@ func evaluate(t *testing.T, samples []Sample, logp [][]number, c LossConfig, bud
 	do(t, func(s *torch.Scope) {
 		for i := range plan.Micros {
 			m := &plan.Micros[i]
-			values := make([]float32, len(m.Places))
+			var values []float32
 			for n, p := range m.Places {
-				values[n] = float32(logp[p.Sample][p.Token-1])
+				values = append(values, float32(logp[p.Sample][p.Token-1]))
+				for _, top := range m.Top[n*k : (n+1)*k] {
+					values = append(values, 1.1*top)
+				}
 			}
-			x, entropy := torch.New(s, values, len(values), 1), s.Zeros(torch.Float32, len(values))
+			x, entropy := torch.New(s, values, len(m.Places), 1+k), s.Zeros(torch.Float32, len(m.Places))
 			if err = m.checkFinite("log-prob", x); err != nil {
 				return
 			}
@@ -94,8 +102,12 @@ func evaluate(t *testing.T, samples []Sample, logp [][]number, c LossConfig, bud
 			for name, m := range metrics {
 				out.metrics[name] = out.metrics[name].Add(m)
 			}
-			for n, g := range torch.Values[float64](grads[0]) {
-				out.grad[m.Places[n].Sample][m.Places[n].Token-1] = g
+			for i, g := range torch.Values[float64](grads[0]) {
+				p, to := m.Places[i/(1+k)], out.head
+				if i%(1+k) == 0 {
+					to = out.grad
+				}
+				to[p.Sample][p.Token-1] += g
 			}
 		}
 	})
