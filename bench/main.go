@@ -36,8 +36,8 @@ type job struct {
 	DType   string   `json:"dtype"`
 	Threads int      `json:"threads"`
 	Models  string   `json:"models"`  // the folder that scripts/fetch and scripts/peers fill
-	Batch   int      `json:"batch"`   // sequences at once; grpo: prompts
-	Length  int      `json:"length"`  // of a prompt to continue, or of a row to train on; allreduce: numbers
+	Batch   int      `json:"batch"`   // sequences at once; grpo: prompts; estimate: rollouts
+	Length  int      `json:"length"`  // of a prompt to continue, a rollout, or a row to train on; allreduce: numbers
 	New     int      `json:"new"`     // generated
 	Micro   int      `json:"micro"`   // train: rows in a micro-batch
 	Samples int      `json:"samples"` // grpo: of one prompt
@@ -71,6 +71,20 @@ func jobs(all bool) []job {
 		Kind: "grpo", DType: "float32", Batch: 8, Samples: 8, New: 12, Steps: 4, LR: 2e-5})
 	// The peer is ours too: the prompt alone, then as many sequences without it. The group may take 1.3 times that: a ratio of 0.77.
 	list = append(list, job{Name: "group_16", Rounds: 3, Kind: "group", DType: "bfloat16", Batch: 16, Length: 512, New: 64, Steps: 3})
+	for _, name := range []string{"grpo", "reinforce", "gae"} {
+		list = append(list, job{Name: "estimate_" + name, Rounds: 3,
+			Kind: "estimate", DType: "float32", Batch: 1024, Length: 4096, Steps: 10, Threads: 1})
+	}
+	loss := job{Rounds: 3, Kind: "loss", Length: 2048, Steps: 3}
+	for _, loss.DType = range []string{"float32", "bfloat16"} {
+		loss.Name, loss.Memory = "loss_token_"+loss.DType, "loss_memory_"+loss.DType
+		list = append(list, loss)
+	}
+	// Four times the tokens: beyond those and their gradients memory must not grow.
+	list = append(list, job{Name: "loss_8192_float32", Memory: "loss_memory_8192_float32", Rounds: 1,
+		Kind: "loss", DType: "float32", Length: 8192, Steps: 1})
+	// The peer is ours too: a loss by tokens, which one by sequences must cost no more than.
+	list = append(list, job{Name: "loss_sequence", Rounds: 3, Kind: "sequence", DType: "float32", Length: 2048, Steps: 3})
 	serve := job{Rounds: 3, Kind: "serve", DType: "bfloat16", Length: 64, New: 64, Figures: strings.Fields("serve_b1_bfloat16 " +
 		"serve_b8_bfloat16 serve_b32_bfloat16 serve_b64_bfloat16 serve_ttft_b1 serve_ttft_b8 serve_ttft_b32 serve_memory")}
 	list = append(list, serve)
@@ -129,7 +143,7 @@ func bench(names []string, threads int) error {
 		switch j.Kind {
 		case "serve":
 			figures, err = serve(j)
-		case "group":
+		case "group", "sequence":
 			figures, err = compare(j, ours, append(slices.Clip(ours), "-parts"))
 		default:
 			figures, err = compare(j, ours, peer)
@@ -151,7 +165,7 @@ func (j job) names() []string { return append(strings.Fields(j.Name+" "+j.Memory
 
 // report is what a process measured.
 type report struct {
-	Value float64 `json:"value"` // tokens/s, µs of an operator, ms of a refit, or seconds
+	Value float64 `json:"value"` // tokens/s, µs of an operator, ms of a refit or an estimate, or seconds
 	Loss  float64 `json:"loss"`  // of the first training step; others: a number that the same work gives
 	Bound float64 `json:"bound"` // of the value, from the peer: the matrix products alone; 0: not known
 	peak  float64 // resident memory, MiB
@@ -175,7 +189,7 @@ func compare(j job, commands ...[]string) (figures []figure, err error) {
 		}
 	}
 	unit := map[string]string{"generate": "tokens/s", "train": "tokens/s", "encode": "tokens/s", "op": "µs",
-		"refit": "ms", "group": "s"}[j.Kind]
+		"refit": "ms", "group": "s", "estimate": "ms", "loss": "s", "sequence": "s"}[j.Kind]
 	figures = append(figures, newFigure(j.Name, cmp.Or(unit, "s/step"), values, r[1].Bound))
 	if j.Memory != "" {
 		figures = append(figures, newFigure(j.Memory, "MiB", peaks, 0))

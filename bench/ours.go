@@ -45,6 +45,8 @@ func ours(parts bool) error {
 		err = torch.Do(j.Threads, func(s *torch.Scope) error { r, err = j.adamw(s); return err })
 	case "encode":
 		r, err = j.encode()
+	case "estimate":
+		r, err = j.estimate()
 	case "generate":
 		r, err = j.generate(ctx, dtype)
 	case "group":
@@ -56,6 +58,8 @@ func ours(parts bool) error {
 	case "op":
 		runtime.GOMAXPROCS(2) // pinned to one core, the runtime would look for other work during every long call of C
 		err = torch.Do(1, func(s *torch.Scope) error { r = j.op(s); return nil })
+	case "loss", "sequence":
+		err = torch.Do(j.Threads, func(s *torch.Scope) error { r, err = j.loss(s, dtype, parts); return err })
 	case "train":
 		err = torch.Do(j.Threads, func(s *torch.Scope) error { r, err = j.train(ctx, s, dtype); return err })
 	}

@@ -5,6 +5,7 @@ peers.py run                  reads a job as JSON on standard input and prints a
 """
 import gzip
 import json
+import math
 import os
 import re
 import socket
@@ -196,6 +197,78 @@ def encode(job):
     return {"value": total / (time.perf_counter() - start), "loss": count}
 
 
+@torch.no_grad()
+def estimate(job):
+    size, length = job["batch"], job["length"]
+    i, t = torch.arange(size)[:, None], torch.arange(length)
+    rewards = (i[:, 0] * 7919 % 101).float() / 101
+    kl = ((i * length + t) * 7919 % 1009).float() / 1009
+    mask, values = ((t >= 256 + i % 64) & ((t + i) % 128 < 96)).float(), kl - 0.5
+    num = mask.sum()
+
+    def token_rewards():
+        x = kl * mask * -1e-3
+        x[i[:, 0], (mask * t).argmax(1)] += rewards
+        return x
+
+    def whiten(x):
+        centred = (x - (x * mask).sum() / num) * mask
+        return centred * (centred.square().sum() / num).clamp(min=1e-8).rsqrt()
+
+    def grpo():
+        r = rewards.view(-1, 8)
+        r = (r - r.mean(1, keepdim=True)) / (r.std(1, keepdim=True) + 1e-9)
+        advantages = r.view(-1, 1) * mask
+        return advantages, advantages
+
+    def reinforce():
+        returns = token_rewards().flip(1).cumsum(1).flip(1) * mask
+        return whiten(returns), returns
+
+    def gae():  # a time step is a row of its own: columns would miss the cache
+        r, v, on = token_rewards().T.contiguous(), values.T.contiguous(), mask.bool().T.contiguous()
+        out, total, after = torch.empty_like(r), torch.zeros(size), torch.zeros(size)
+        for k in reversed(range(length)):
+            total = torch.where(on[k], r[k] + after - v[k] + 0.95 * total, total)
+            after = torch.where(on[k], v[k], after)
+            out[k] = total
+        advantages = out.T.contiguous()
+        return whiten(advantages), (advantages + values) * mask
+
+    run, times = {"grpo": grpo, "reinforce": reinforce, "gae": gae}[job["name"].removeprefix("estimate_")], []
+    for _ in range(1 + job["steps"]):
+        start = time.perf_counter()
+        advantages, returns = run()
+        times.append(time.perf_counter() - start)
+    sums = ((advantages + rewards[:, None]).abs() * t / length).double().sum(), returns.abs().double().sum()
+    return {"value": statistics.median(times[1:]) * 1e3, "loss": (sums[0] / num * sums[1] / num).item()}
+
+
+def loss(job):
+    n, dtype = job["length"], getattr(torch, job["dtype"])
+    h = torch.empty(n, 576, dtype=dtype).normal_().requires_grad_()
+    w = torch.empty(49_152, 576, dtype=dtype).normal_(0, 0.05).requires_grad_()
+    advantages, ids, times = torch.empty(n).normal_(-0.5), torch.arange(n) * 7919 % len(w), []
+
+    def step():
+        logps = torch.log_softmax(h @ w.T, -1, dtype=torch.float32)
+        logp = logps.gather(1, ids[:, None])[:, 0]
+        with torch.no_grad():
+            entropy = -(logps.exp() * logps).sum(-1)
+        ratio = (logp + math.log(len(w))).exp()  # the old policy was uniform
+        value = -torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
+        value.backward()
+        return entropy, value.detach()
+
+    for _ in range(1 + job["steps"]):
+        h.grad = w.grad = None
+        start = time.perf_counter()
+        entropy, value = step()
+        times.append(time.perf_counter() - start)
+    norms = [torch.linalg.vector_norm(x, 1, dtype=torch.float32).item() for x in (h.grad, w.grad)]
+    return {"value": statistics.median(times[1:]), "loss": entropy.mean().item() * value.item() * math.prod(norms)}
+
+
 def folder(job):
     return os.path.join(job["models"], "SmolLM2-135M-Instruct-hf")
 
@@ -212,7 +285,7 @@ def run():
     torch.set_num_threads(job["threads"])
     torch.manual_seed(0)
     kinds = {"generate": generate, "products": products, "refit": refit, "train": train, "grpo": grpo, "allreduce": allreduce,
-             "adamw": adamw, "op": op, "encode": encode}
+             "adamw": adamw, "op": op, "encode": encode, "estimate": estimate, "loss": loss}
     json.dump(kinds[job["kind"]](job), answer)
 
 

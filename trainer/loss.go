@@ -26,7 +26,6 @@ type LossInput struct {
 	Step              Step
 	Config            LossConfig
 
-	index      torch.Tensor // int32 [N], Sample
 	correction correction
 	params     map[string]float64
 }
@@ -82,8 +81,9 @@ func (in LossInput) SampleMean(s *torch.Scope, x torch.Tensor) torch.Tensor {
 	for i, sample := range in.Samples {
 		counts[i] = float64(sample.Tokens)
 	}
-	sums := s.Call("aten::index_add", s.Zeros(torch.Float64, len(counts)), 0, in.index, s.To(x, torch.Float64), 1)[0]
-	return s.To(s.IndexSelect(s.Div(sums, torch.New(s, counts)), 0, in.index), torch.Float32)
+	index := torch.New(s, in.Sample)
+	sums := s.Call("aten::index_add", s.Zeros(torch.Float64, len(counts)), 0, index, s.To(x, torch.Float64), 1)[0]
+	return s.To(s.IndexSelect(s.Div(sums, torch.New(s, counts)), 0, index), torch.Float32)
 }
 
 // Param is a number that a loss can be configured with, in the table [loss.params].
@@ -173,8 +173,7 @@ func (m *Micro) input(s *torch.Scope, scores, entropy torch.Tensor, step Step, c
 	logp := s.Reshape(s.Narrow(scores, 1, 0, 1), len(m.Places))
 	in := LossInput{
 		LogP: logp, Entropy: entropy, Behaviour: torch.New(s, m.Behaviour), Advantages: torch.New(s, m.Advantages),
-		Sample: m.Sample, Samples: m.Samples, First: m.First, Step: step, Config: c,
-		index: torch.New(s, m.Sample), params: map[string]float64{},
+		Sample: m.Sample, Samples: m.Samples, First: m.First, Step: step, Config: c, params: map[string]float64{},
 	}
 	for _, p := range losses[c.Name].params {
 		in.params[p.Name] = p.Default
