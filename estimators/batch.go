@@ -146,14 +146,14 @@ func (b Batch) PerGroup(f func(r []float64)) []float64 {
 	return out
 }
 
-// Broadcast gives every action of a sample the advantage of its unit, perUnit [U]. The returns are the same numbers.
+// Broadcast gives every action of a sample the advantage of its unit, perUnit [U]. The returns are those numbers too.
 func (b Batch) Broadcast(perUnit []float64) Result {
-	out := Result{Advantages: b.Zeros(), Returns: b.Zeros()}
+	out := Result{Advantages: b.Zeros()}
 	for i, mask := range b.Masks {
-		a, advantages, returns := float32(perUnit[b.Units[i]]), out.Advantages[i][:len(mask)], out.Returns[i][:len(mask)]
+		a, row := float32(perUnit[b.Units[i]]), out.Advantages[i][:len(mask)]
 		for t, action := range mask {
 			if action {
-				advantages[t], returns[t] = a, a
+				row[t] = a
 			}
 		}
 	}

@@ -29,7 +29,7 @@ type Input struct {
 // Result holds what the losses and the log need; Advantages and Returns are 0 where the mask is false.
 type Result struct {
 	Advantages [][]float32 // [N][T] weight of the policy gradient
-	Returns    [][]float32 // [N][T] target of the critic
+	Returns    [][]float32 // [N][T] target of the critic; what a Func leaves nil becomes the advantages, in the same memory
 	// GroupStd is the standard deviation of the shaped rewards in each sample's group, n-1 form, [N]. Estimate fills it in.
 	GroupStd []float64
 }
@@ -140,7 +140,11 @@ func (e estimator) estimate(in Input) (Result, error) {
 	for i, u := range batch.Units {
 		out.GroupStd[i] = stds[u]
 	}
-	return out, errors.Join(applyMask("advantages", out.Advantages, in.Masks), applyMask("returns", out.Returns, in.Masks))
+	if err := applyMask("advantages", out.Advantages, in.Masks); err != nil || out.Returns != nil {
+		return out, errors.Join(err, applyMask("returns", out.Returns, in.Masks))
+	}
+	out.Returns = out.Advantages
+	return out, nil
 }
 
 // has returns an error if the input lacks what is needed.

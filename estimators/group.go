@@ -49,8 +49,10 @@ func RLOO(b Batch) (Result, error) {
 // ReinforceBaseline is r - mean over the rollouts of a group, whitened over the actions of the batch
 // (REINFORCE++-baseline, arXiv:2501.03262). Returns are not whitened.
 func ReinforceBaseline(b Batch) (Result, error) {
-	out := b.Broadcast(b.PerGroup(Center))
+	centered := b.PerGroup(Center)
+	out := b.Broadcast(centered)
 	if b.Options.Whiten {
+		out.Returns = b.Broadcast(centered).Advantages
 		Whiten(out.Advantages, b.Masks)
 	}
 	return out, nil

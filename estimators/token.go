@@ -68,13 +68,12 @@ func GAE(b Batch) (Result, error) {
 // OnPolicyDistill is -kl_coef times the KL of each token against the teacher; rewards play no part
 // (as GKD with the reverse KL at the sampled token, arXiv:2306.13649).
 func OnPolicyDistill(b Batch) (Result, error) {
-	out := Result{Advantages: b.Zeros(), Returns: b.Zeros()}
+	out := Result{Advantages: b.Zeros()}
 	for i, mask := range b.Masks {
-		kls, advantages, returns := b.KLs[i][:len(mask)], out.Advantages[i][:len(mask)], out.Returns[i][:len(mask)]
+		kls, row := b.KLs[i][:len(mask)], out.Advantages[i][:len(mask)]
 		for t, action := range mask {
 			if action {
-				a := float32(-b.Options.KLCoef * float64(kls[t]))
-				advantages[t], returns[t] = a, a
+				row[t] = float32(-b.Options.KLCoef * float64(kls[t]))
 			}
 		}
 	}
