@@ -31,6 +31,9 @@ type Config struct {
 type ModelConfig struct {
 	// Path is a Hugging Face folder or a .gguf file; a leading ~ and $VARIABLES are replaced.
 	Path string `toml:"path"`
+	// Reference is the model that KL coefficients hold the policy to, or the teacher that it learns from, given as Path is; default: the
+	// weights at Path, from which the run started. It is loaded, in DType, if [algo] or [loss] asks for it.
+	Reference string `toml:"reference"`
 	// DType is that of the forward and backward passes and of the engine, "float32" (default) or "bfloat16"; parameters and optimizer
 	// state are float32.
 	DType string `toml:"dtype"`
@@ -50,8 +53,8 @@ func (c Config) Validate() error {
 	if c.Mode != "rl" {
 		errs = append(errs, fmt.Errorf(`mode = %q is not known; there is "rl"`, c.Mode))
 	}
-	if c.Loss.KLCoef != 0 {
-		errs = append(errs, fmt.Errorf("loss.kl_coef is %v, but this version runs no reference model: leave it at 0", c.Loss.KLCoef))
+	if n := c.Rollout.Prompts * c.Rollout.Samples; c.Algo.KLTarget != 0 && float64(n) >= 5*c.Algo.KLHorizon {
+		errs = append(errs, fmt.Errorf("algo.kl_horizon is %v, want more than a fifth of the %d rollouts of a batch", c.Algo.KLHorizon, n))
 	}
 	if c.Model.Path == "" {
 		errs = append(errs, errors.New("[model] path is missing: name a Hugging Face folder or a .gguf file"))
@@ -76,7 +79,7 @@ func expand(path string) (string, error) {
 		case "HOME":
 			dir, err = os.UserHomeDir()
 		default:
-			err = fmt.Errorf("[model] path: the variable %s is not set", name)
+			err = fmt.Errorf("[model] the variable %s is not set", name)
 		}
 		return dir
 	})

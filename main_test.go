@@ -55,8 +55,8 @@ func TestBadInputIsOneClearError(t *testing.T) {
 		{"unknown source", []string{"-config", tiny(t, ""), "-set", "data.source=smallest"}, "smallest"},
 		{"unknown loss", []string{"-config", tiny(t, ""), "-set", "loss.name=pop"}, `"pop"; known: cispo, clip_cov`},
 		{"dtype", []string{"-config", tiny(t, ""), "-set", "model.dtype=int8"}, "must be float32 or bfloat16"},
-		{"critic", []string{"-config", tiny(t, ""), "-set", "algo.estimator=gae"}, "needs a critic"},
-		{"no reference model", []string{"-config", tiny(t, ""), "-set", "loss.kl_coef=0.1"}, "loss.kl_coef"},
+		{"distillation of nothing", []string{"-config", tiny(t, ""), "-set", "algo.estimator=on_policy_distill"}, "algo.kl_coef is 0"},
+		{"reference of a variable", []string{"-config", tiny(t, ""), "-set", "model.reference=$NO_SUCH_VARIABLE/x"}, "NO_SUCH_VARIABLE is not set"},
 		{"mode", []string{"-config", tiny(t, ""), "-set", "mode=fly"}, `mode = "fly" is not known`},
 	} {
 		err := run(context.Background(), c.args, nil, nil, &bytes.Buffer{})

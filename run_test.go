@@ -105,7 +105,8 @@ func runTiny(ctx context.Context, c Config, wrap func(rollout.Runner) rollout.Ru
 		agent = wrap(agent)
 	}
 	t, err := trainer.New(c.Config, trainer.Parts{
-		Model: c.Model.Path, DType: dtype, Rollout: c.Rollout, Data: rollout.DataConfig{Source: "words", Shuffle: true}, Train: words(16), Held: words(8),
+		Model: c.Model.Path, Reference: c.Model.Reference, DType: dtype, Rollout: c.Rollout, Train: words(16), Held: words(8),
+		Data:   rollout.DataConfig{Source: "words", Shuffle: true},
 		Runner: agent, Generator: eng, Sink: eng, Context: shape.Context, Console: trainer.NewProgress(null), Resume: c.Resume,
 	})
 	if err != nil {

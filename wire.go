@@ -32,6 +32,10 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 	if err != nil {
 		return err
 	}
+	reference, err := expand(cfg.Model.Reference)
+	if err != nil {
+		return err
+	}
 	train, held, err := rollout.OpenData(cfg.Data)
 	if err != nil {
 		return err
@@ -72,7 +76,7 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 		return err
 	}
 	t, err := trainer.New(cfg.Config, trainer.Parts{
-		Model: path, DType: dtype, Rollout: cfg.Rollout, Data: cfg.Data, Train: train, Held: held,
+		Model: path, Reference: reference, DType: dtype, Rollout: cfg.Rollout, Data: cfg.Data, Train: train, Held: held,
 		Runner: runner, Generator: eng, Sink: eng, Context: window,
 		Share: cores.share, Decode: chat.Decode, SaveText: func(dir string) error { return multimodal.SaveText(path, dir) },
 		Console: trainer.NewProgress(out), Resume: cfg.Resume,

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/molt-go/molt/estimators"
 	"github.com/molt-go/molt/rollout"
 	"github.com/molt-go/molt/torch"
 	"github.com/molt-go/molt/torch/model"
@@ -22,6 +23,7 @@ type runState struct {
 	Version int32          `json:"version"`
 	Skipped int            `json:"skipped_steps"`
 	Queue   *rollout.State `json:"queue"`
+	KLCoef  float64        `json:"kl_coef"` // where algo.kl_target steers it; else 0
 
 	Before    *float64 `json:"score_before"` // held-out, before training
 	Score     *float64 `json:"score"`        // held-out, last
@@ -35,6 +37,7 @@ type runState struct {
 const (
 	stateFile     = "state.json"
 	optimizerFile = "optimizer.safetensors"
+	criticFolder  = "critic"
 )
 
 func (d *RunDir) file(name string) string { return filepath.Join(d.Path, name) }
@@ -76,6 +79,23 @@ func (t *Trainer) open(s *torch.Scope) error {
 		if err := t.policy.LoadOptimizer(filepath.Join(path, optimizerFile)); err != nil {
 			return fmt.Errorf("resume: %w (optim.name and optim.freeze must be those of the run so far)", err)
 		}
+	}
+	if t.cfg.Algo.needsKL() || t.cfg.Loss.needsReference() {
+		if err := t.openReference(s); err != nil {
+			return err
+		}
+	}
+	if estimators.Needs(t.cfg.Algo.Estimator, estimators.Values) {
+		from := t.Model
+		if t.Resume {
+			from = filepath.Join(path, criticFolder)
+		}
+		if t.critic, err = openCritic(s, from, t.Resume, t.DType, t.cfg.Optim, t.cfg.Loss); err != nil {
+			return fmt.Errorf("the critic of algo.estimator %q: %w", t.cfg.Algo.Estimator, err)
+		}
+	}
+	if t.KLCoef != 0 && t.cfg.Algo.KLTarget != 0 {
+		*t.klCoef() = t.KLCoef
 	}
 	t.metrics, err = t.dir.OpenMetrics(keep)
 	return err
@@ -126,10 +146,12 @@ func (t *Trainer) save() error {
 	}
 	if err == nil {
 		err = errors.Join(
-			t.policy.master.Save(tmp),
-			t.policy.SaveOptimizer(filepath.Join(tmp, optimizerFile)),
+			t.policy.save(tmp),
 			os.WriteFile(filepath.Join(tmp, stateFile), state, 0o644),
 		)
+	}
+	if err == nil && t.critic != nil {
+		err = t.critic.save(filepath.Join(tmp, criticFolder))
 	}
 	if err == nil { // complete: it may have its name
 		err = os.Rename(tmp, path)

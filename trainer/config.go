@@ -29,8 +29,20 @@ type Config struct {
 
 // AlgoConfig is the table [algo]: from rewards to advantages.
 type AlgoConfig struct {
-	Estimator          string `toml:"estimator"` // a name of estimators.Names
-	estimators.Options        // further keys of this table: gamma, lambda, kl_coef, whiten and reward shaping
+	Estimator string `toml:"estimator"` // a name of estimators.Names
+	// KL is the estimate, "k1", "k2", "k3" or "k3_base" (see estimators.KL), that kl_coef multiplies and that on_policy_distill learns
+	// from: of the log-probs that the tokens were sampled at, against those under the reference model.
+	KL string `toml:"kl"`
+	// KLTarget steers kl_coef, of this table or of [loss], towards this KL, in nats: see estimators.KLController; 0: it is fixed. A resumed
+	// run goes on with the coefficient that it had.
+	KLTarget           float64 `toml:"kl_target"`
+	KLHorizon          float64 `toml:"kl_horizon"` // rollouts over which kl_coef moves by about its own size, where KLTarget is given
+	estimators.Options         // further keys of this table: gamma, lambda, kl_coef, whiten and reward shaping
+}
+
+// needsKL tells whether the estimator gets KLs against the reference model.
+func (c AlgoConfig) needsKL() bool {
+	return c.KLCoef != 0 || estimators.Needs(c.Estimator, estimators.KLs)
 }
 
 // LossConfig is the table [loss]: from advantages to gradients.
@@ -48,6 +60,7 @@ type LossConfig struct {
 	KLCoef      float64 `toml:"kl_coef"`      // times the mean KL to the reference policy, in nats, is added; 0: no reference is needed
 	KL          string  `toml:"kl"`           // the estimate that KLCoef multiplies: "k1", "k2", "k3" or "k3_base", see klLosses
 	KLReference string  `toml:"kl_reference"` // what KLCoef pulls to: "model", the reference model, or "behaviour", the policy that sampled
+	ValueClip   float64 `toml:"value_clip"`   // a critic's values move the value loss within this of the old ones, see ValueLoss; 0: off
 	// MaxAge is the largest age, in versions, of a token that is trained on; older ones of the same rollout stay in the context. −1, the
 	// default: all, each with the log-prob that it was sampled at.
 	MaxAge int `toml:"max_age"`
@@ -90,11 +103,11 @@ func DefaultConfig() Config {
 	return Config{
 		Name:  "run",
 		Steps: 100,
-		Algo:  AlgoConfig{Estimator: "grpo", Options: estimators.DefaultOptions()},
+		Algo:  AlgoConfig{Estimator: "grpo", KL: "k1", KLHorizon: 10000, Options: estimators.DefaultOptions()},
 		Loss: LossConfig{Name: "ppo", Old: "behaviour", ClipLow: 0.2, ClipHigh: 0.2, Aggregation: "token-mean", KL: "k2",
-			KLReference: "model", MaxAge: -1, Correction: estimators.DefaultCorrection()},
-		Optim: OptimConfig{Name: "adamw", LR: 1e-5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, MuonLR: 0.02, Momentum: 0.95, Nesterov: true,
-			MaxNorm: 1, Schedule: "constant", NumCycles: 1, Power: 1, DecayType: "cosine", MicroTokens: 2048},
+			KLReference: "model", ValueClip: 0.2, MaxAge: -1, Correction: estimators.DefaultCorrection()},
+		Optim: OptimConfig{Name: "adamw", LR: 1e-5, CriticLR: 1e-5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, MuonLR: 0.02, Momentum: 0.95,
+			Nesterov: true, MaxNorm: 1, Schedule: "constant", NumCycles: 1, Power: 1, DecayType: "cosine", MicroTokens: 2048},
 		Async:      AsyncConfig{Staleness: 1},
 		Eval:       EvalConfig{Tasks: 64, ShowReplies: 10},
 		Checkpoint: CheckpointConfig{Keep: 2},
@@ -108,6 +121,8 @@ func (c Config) Validate() error {
 		check("name", c.Name, folder.MatchString(c.Name), "a folder name: letters, digits, dot, dash and underscore"),
 		check("seed", c.Seed, c.Seed >= 0, "at least 0"),
 		check("steps", c.Steps, c.Steps >= 1, "at least 1"),
+		check("algo.kl_target", c.Algo.KLTarget, c.Algo.KLTarget == 0 || (c.Algo.KLCoef != 0) != (c.Loss.KLCoef != 0),
+			"0, or one coefficient to steer: algo.kl_coef or loss.kl_coef"),
 		c.Algo.validate(), c.Loss.validate(), c.Optim.validate(), c.Async.validate(),
 		check("eval.every", c.Eval.Every, c.Eval.Every >= 0, "at least 0 (0: before and after training only)"),
 		check("eval.tasks", c.Eval.Tasks, c.Eval.Tasks >= 0, "at least 0 (0: no evaluation)"),
@@ -123,15 +138,19 @@ func (c AlgoConfig) validate() error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("algo.estimator: %w", err)
-	case c.Estimator == "gae" || c.Estimator == "on_policy_distill":
-		return fmt.Errorf("algo.estimator is %q, which needs a critic or a teacher: this version trains neither", c.Estimator)
-	case c.KLCoef != 0:
-		return fmt.Errorf("algo.kl_coef is %v, but this version runs no reference model: leave it at 0", c.KLCoef)
+	case c.Estimator == "on_policy_distill" && c.KLCoef == 0:
+		return errors.New("algo.kl_coef is 0, but on_policy_distill learns from nothing but the KL times it: 1 is usual")
+	}
+	if _, err := estimators.KL(c.KL, nil, nil, nil); err != nil {
+		return fmt.Errorf("algo.kl: %w", err)
 	}
 	if err := c.Options.Validate(); err != nil {
 		return fmt.Errorf("algo.%w", err)
 	}
-	return nil
+	return errors.Join(
+		check("algo.kl_target", c.KLTarget, atLeast0(c.KLTarget), "at least 0 (0: kl_coef is fixed)"),
+		check("algo.kl_horizon", c.KLHorizon, c.KLHorizon > 0 && atLeast0(c.KLHorizon), "above 0"),
+	)
 }
 
 func (c LossConfig) validate() error {
@@ -158,6 +177,7 @@ func (c LossConfig) validate() error {
 		check("loss.entropy_coef", c.EntropyCoef, finite(c.EntropyCoef), "a number"),
 		check("loss.kl_coef", c.KLCoef, atLeast0(c.KLCoef), "at least 0 (0: off)"),
 		one("loss.kl", c.KL, slices.Sorted(maps.Keys(klLosses))...),
+		check("loss.value_clip", c.ValueClip, atLeast0(c.ValueClip), "at least 0 (0: off)"),
 		one("loss.kl_reference", c.KLReference, "model", "behaviour"),
 		err,
 		check("loss.old", c.Old, err != nil || is.Level == "off" || c.Old == "policy",

@@ -205,7 +205,7 @@ func (m *Micro) checkFinite(what string, x torch.Tensor) error {
 	for i, v := range torch.Values[float32](x) {
 		if !finite(v) {
 			p := m.Places[i*len(m.Places)/x.Numel()]
-			return fmt.Errorf("sample %d, token %d: %s is %v under the policy", p.Sample, p.Token, what, v)
+			return fmt.Errorf("sample %d, token %d: %s is %v", p.Sample, p.Token, what, v)
 		}
 	}
 	return nil

@@ -17,8 +17,9 @@ type OptimConfig struct {
 	// Name of the optimizer: "adamw", or for the matrices of the layers, with AdamW for all else, "muon" (torch.optim's),
 	// "dion" or "dion_newton_schulz" (microsoft/dion's Muon with newer and older coefficients).
 	Name        string  `toml:"name"`
-	LR          float64 `toml:"lr"`    // AdamW's peak learning rate
-	Beta1       float64 `toml:"beta1"` // AdamW's, as are Beta2 and Eps
+	LR          float64 `toml:"lr"`        // AdamW's peak learning rate
+	CriticLR    float64 `toml:"critic_lr"` // peak learning rate of a critic, which AdamW moves; it has the same schedule
+	Beta1       float64 `toml:"beta1"`     // AdamW's, as are Beta2 and Eps
 	Beta2       float64 `toml:"beta2"`
 	Eps         float64 `toml:"eps"`
 	WeightDecay float64 `toml:"weight_decay"` // decoupled: an update takes the learning rate times WeightDecay off each weight
@@ -54,6 +55,7 @@ func (c OptimConfig) validate() error {
 	errs := []error{
 		check("optim.name", c.Name, slices.Contains(names, c.Name), "one of "+strings.Join(names, ", ")),
 		check("optim.lr", c.LR, atLeast0(c.LR), "at least 0"),
+		check("optim.critic_lr", c.CriticLR, atLeast0(c.CriticLR), "at least 0"),
 		check("optim.beta1", c.Beta1, c.Beta1 >= 0 && c.Beta1 < 1, "0 up to, not including, 1"),
 		check("optim.beta2", c.Beta2, c.Beta2 >= 0 && c.Beta2 < 1, "0 up to, not including, 1"),
 		check("optim.eps", c.Eps, c.Eps > 0 && atLeast0(c.Eps), "above 0"),

@@ -14,6 +14,8 @@ type Sample struct {
 	Advantages     []float32 // [T]
 	Old            []float32 // [T] log-probs that the ratio is taken to; nil: what loss.old says
 	Reference      []float32 // [T] log-probs under the reference model; see LossConfig.needsReference
+	values         []float32 // [T] the critic's before the step; nil without one, as are the returns that it learns from
+	returns        []float32
 	Group, Rollout int64
 }
 

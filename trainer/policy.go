@@ -2,7 +2,6 @@ package trainer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -13,10 +12,13 @@ import (
 )
 
 // Policy is the model that is trained, with its optimizer and its loss. The masters are float32. Forward and backward run on a
-// copy in the compute type, or on the masters themselves where that is float32; gradients add up in float32.
+// copy in the compute type, or on the masters themselves where that is float32; gradients add up in float32. A critic is the same but for
+// its head and loss; the reference has a compute model only.
 type Policy struct {
+	what            string // that a token gets from it, for errors: the policy's or the reference's log-prob, the critic's value
 	master, compute *model.Model
-	trained         []model.Param // of compute: those that are not frozen
+	heads           []model.Param // float32 [1, hidden] of a critic, which makes values of hidden states; none of a policy
+	trained         []model.Param // of compute and heads: those that are not frozen
 	optim           optim.Optimizer
 	config          OptimConfig
 	loss            LossConfig
@@ -36,35 +38,41 @@ type Stats struct {
 
 // NewPolicy makes a policy of the float32 model master, computing in d. Its tensors live in s, which must outlive it.
 func NewPolicy(s *torch.Scope, master *model.Model, d torch.DType, oc OptimConfig, lc LossConfig) (*Policy, error) {
-	if master.DType != torch.Float32 {
-		return nil, fmt.Errorf("trainer: the master weights are %v, want float32", master.DType)
-	}
 	if err := lc.validate(); err != nil {
 		return nil, err
 	}
-	frozen, err := oc.frozen(master.Params())
+	p := &Policy{what: "the policy's log-prob", config: oc, loss: lc}
+	return p, p.train(s, master, d)
+}
+
+// train sets p up to train master and p's heads.
+func (p *Policy) train(s *torch.Scope, master *model.Model, d torch.DType) error {
+	if master.DType != torch.Float32 {
+		return fmt.Errorf("trainer: the master weights are %v, want float32", master.DType)
+	}
+	frozen, err := p.config.frozen(master.Params())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	master.Freeze(frozen)
-	p := &Policy{master: master, compute: master, config: oc, loss: lc}
-	if p.optim, err = oc.optimizer(s, master.Params()); err != nil {
-		return nil, err
+	p.master, p.compute = master, master
+	if p.optim, err = p.config.optimizer(s, slices.Concat(master.Params(), p.heads)); err != nil {
+		return err
 	}
 	if d != torch.Float32 {
 		p.compute = model.New(s, master.Config, d)
 		if err := p.compute.CopyFrom(s, master.Params()); err != nil {
-			return nil, err
+			return err
 		}
 		p.compute.Freeze(frozen)
 	}
-	for _, param := range p.compute.Params() {
+	for _, param := range slices.Concat(p.compute.Params(), p.heads) {
 		if !param.Frozen {
 			param.RequireGrad()
 			p.trained = append(p.trained, param)
 		}
 	}
-	return p, nil
+	return nil
 }
 
 // Params are the weights that the policy computes with, in the compute type: what the engine is refitted with.
@@ -86,12 +94,12 @@ func (p *Policy) Step(ctx context.Context, s *torch.Scope, samples []Sample, lr 
 	if err := p.checkReference(samples); err != nil {
 		return Stats{}, err
 	}
-	samples, err := p.dropRejected(s, samples)
+	samples, err := p.dropRejected(ctx, s, samples)
 	if err != nil {
 		return Stats{}, err
 	}
 	plan, err := Pack(samples, p.config.MicroTokens)
-	if err != nil || len(plan.Micros) == 0 {
+	if err != nil {
 		return Stats{}, err
 	}
 	if k := p.loss.ScoreCentering; k > 0 {
@@ -99,9 +107,16 @@ func (p *Policy) Step(ctx context.Context, s *torch.Scope, samples []Sample, lr 
 			return Stats{}, err
 		}
 	}
+	return p.step(ctx, s, plan, lr, share)
+}
+
+func (p *Policy) step(ctx context.Context, s *torch.Scope, plan Plan, lr float64, share func(waiting bool) int) (Stats, error) {
+	if len(plan.Micros) == 0 {
+		return Stats{}, nil
+	}
 	defer p.clearGrads()
 	stats := Stats{Stepped: true, Tokens: plan.Step.Tokens, NumMicros: len(plan.Micros), Metrics: map[string]Metric{}}
-	err = within(s.Grad, func(s *torch.Scope) error {
+	err := within(s.Grad, func(s *torch.Scope) error {
 		grads, err := p.gradients(ctx, s, plan, share, &stats)
 		if err != nil {
 			return err
@@ -154,12 +169,12 @@ func (p *Policy) checkReference(samples []Sample) error {
 
 // dropRejected takes the tokens that the correction rejects out of the samples, and samples of which none is left out of the list, if
 // loss.is_rejected says so: denominators are of the whole step, so it must be known before the first micro-batch.
-func (p *Policy) dropRejected(s *torch.Scope, samples []Sample) ([]Sample, error) {
+func (p *Policy) dropRejected(ctx context.Context, s *torch.Scope, samples []Sample) ([]Sample, error) {
 	is, err := p.loss.Correction.Resolve()
 	if err != nil || is.Rejected != "drop" {
 		return samples, err
 	}
-	old, err := p.logProbs(s, samples)
+	old, err := p.perToken(ctx, s, samples)
 	if err != nil {
 		return nil, err
 	}
@@ -190,22 +205,26 @@ func (p *Policy) dropRejected(s *torch.Scope, samples []Sample) ([]Sample, error
 // backward adds one micro-batch's gradients to those of the leaves. The loss meets the model at the leaves' own log-probs and
 // entropies: it is a small expression over [N], whose gradients are where the model's backward starts.
 func (p *Policy) backward(s *torch.Scope, m *Micro, step Step, stats *Stats) error {
-	logp, entropy, again, err := p.score(s, m, p.config.Recompute)
+	scores, entropy, again, err := p.score(s, m, p.config.Recompute)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(m.checkFinite("log-prob", logp), m.checkFinite("entropy", entropy)); err != nil {
+	if err := m.checkFinite(p.what, scores); err != nil {
 		return err
 	}
-	loss, metrics, grads, err := m.leaves(s, logp, entropy, step, p.loss)
+	leaves := m.leaves
+	if p.heads != nil {
+		leaves = m.valueLeaves
+	}
+	loss, metrics, grads, err := leaves(s, scores, entropy, step, p.loss)
 	if err != nil {
 		return err
 	}
 	if !finite(loss) {
-		return fmt.Errorf("the loss %q is %v on finite log-probs, with samples %d to %d", p.loss.Name, loss,
+		return fmt.Errorf("the loss %q is %v where %s is finite, with samples %d to %d", p.loss.Name, loss, p.what,
 			m.Places[0].Sample, m.Places[len(m.Places)-1].Sample)
 	}
-	roots := []torch.Tensor{logp, entropy}
+	roots := []torch.Tensor{scores, entropy}
 	for i := len(roots) - 1; i >= 0; i-- {
 		if grads[i] == (torch.Tensor{}) { // the loss does not depend on it
 			roots, grads = slices.Delete(roots, i, i+1), slices.Delete(grads, i, i+1)
@@ -224,6 +243,9 @@ func (p *Policy) backward(s *torch.Scope, m *Micro, step Step, stats *Stats) err
 // leaves evaluates the loss on the values of scores and entropy alone, and gives its gradients by both; none if it does not depend on one.
 func (m *Micro) leaves(s *torch.Scope, scores, entropy torch.Tensor, step Step, c LossConfig) (value float64, metrics map[string]Metric,
 	grads []torch.Tensor, err error) {
+	if err := m.checkFinite("the policy's entropy", entropy); err != nil {
+		return 0, nil, nil, err
+	}
 	leaves := []torch.Tensor{s.Detach(scores).RequireGrad(true), s.Detach(entropy).RequireGrad(true)}
 	loss, metrics, err := m.input(s, leaves[0], leaves[1], step, c).evaluate(s)
 	if err != nil {
@@ -232,9 +254,9 @@ func (m *Micro) leaves(s *torch.Scope, scores, entropy torch.Tensor, step Step, 
 	return loss.Item(), metrics, s.Gradients([]torch.Tensor{loss}, nil, leaves), nil
 }
 
-// score runs the model over m: log-probs of its IDs, [N,1] or [N,1+K], and entropies [N]. Where recompute is set their graph begins at
-// the last hidden states, and again, after a backward through it, does the rest.
-func (p *Policy) score(s *torch.Scope, m *Micro, recompute bool) (logp, entropy torch.Tensor, again func(s *torch.Scope), err error) {
+// score runs the model over m: log-probs of its IDs, [N,1] or [N,1+K], and entropies [N], or a critic's values [N]. Where recompute is
+// set their graph begins at the last hidden states, and again, after a backward through it, does the rest.
+func (p *Policy) score(s *torch.Scope, m *Micro, recompute bool) (scores, entropy torch.Tensor, again func(s *torch.Scope), err error) {
 	var out model.Output
 	again = func(*torch.Scope) {}
 	if recompute {
@@ -247,10 +269,14 @@ func (p *Policy) score(s *torch.Scope, m *Micro, recompute bool) (logp, entropy 
 		out, err = p.compute.Hidden(s, &m.Batch, nil)
 	}
 	if err != nil {
-		return logp, entropy, nil, err
+		return scores, entropy, nil, err
 	}
-	logp, entropy = p.compute.LogP(s, s.IndexSelect(out.Hidden, 0, torch.New(s, m.Rows)), m.IDs, m.InvT)
-	return logp, entropy, again, nil
+	h := s.IndexSelect(out.Hidden, 0, torch.New(s, m.Rows))
+	if p.heads != nil {
+		return s.Reshape(s.Linear(s.To(h, torch.Float32), p.heads[0].Tensor, torch.Tensor{}), len(m.Rows)), entropy, again, nil
+	}
+	scores, entropy = p.compute.LogP(s, h, m.IDs, m.InvT)
+	return scores, entropy, again, nil
 }
 
 // collect adds the gradients of a micro-batch to those so far, in float32, and clears them.
@@ -288,6 +314,9 @@ func (p *Policy) clearGrads() {
 	for _, leaf := range p.compute.Leaves() {
 		leaf.ClearGrad()
 	}
+	for _, head := range p.heads {
+		head.Tensor.ClearGrad()
+	}
 }
 
 // Score gives the log-probs of every token but the first of each sequence, given those before it, under the weights that the
@@ -302,16 +331,16 @@ func (p *Policy) Score(s *torch.Scope, ids [][]int32, invT []float32) ([][]float
 		}
 		samples[i] = Sample{Tokens: t, Group: int64(i)}
 	}
-	out, err := p.logProbs(s, samples)
+	out, err := p.perToken(context.Background(), s, samples)
 	for i := range out {
 		out[i] = out[i][min(1, len(out[i])):]
 	}
 	return out, err
 }
 
-// logProbs gives the log-probs [T] of each sample's trained tokens under the weights that the policy computes with now, at the
-// temperatures that they were sampled at; 0 elsewhere.
-func (p *Policy) logProbs(s *torch.Scope, samples []Sample) ([][]float32, error) {
+// perToken gives the log-probs [T] of each sample's trained tokens under the weights that the policy computes with now, at the
+// temperatures that they were sampled at, or a critic's values; 0 elsewhere.
+func (p *Policy) perToken(ctx context.Context, s *torch.Scope, samples []Sample) ([][]float32, error) {
 	out, bare := make([][]float32, len(samples)), make([]Sample, len(samples))
 	for i, x := range samples {
 		out[i] = make([]float32, len(x.Tokens.IDs))
@@ -322,16 +351,19 @@ func (p *Policy) logProbs(s *torch.Scope, samples []Sample) ([][]float32, error)
 		return nil, err
 	}
 	for i := range plan.Micros {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		m := &plan.Micros[i]
 		err := within(s.NoGrad, func(s *torch.Scope) error {
-			logp, _, _, err := p.score(s, m, false)
+			scores, _, _, err := p.score(s, m, false)
 			if err != nil {
 				return err
 			}
-			for n, v := range torch.Values[float32](logp) {
+			for n, v := range torch.Values[float32](scores) {
 				out[m.Places[n].Sample][m.Places[n].Token] = v
 			}
-			return m.checkFinite("log-prob", logp)
+			return m.checkFinite(p.what, scores)
 		})
 		if err != nil {
 			return nil, err

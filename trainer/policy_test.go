@@ -265,7 +265,7 @@ func TestWhatIsNotFiniteIsNamedAndUpdatesNothing(t *testing.T) {
 			norm := p.Params()[len(p.Params())-1]
 			kept := torch.Values[float32](norm.Tensor)
 			torch.Write(norm.Tensor, slices.Repeat([]float32{float32(math.NaN())}, len(kept)))
-			refuse("sample 0, token 6: log-prob is NaN under the policy", t.Context())
+			refuse("sample 0, token 6: the policy's log-prob is NaN", t.Context())
 			if _, err := p.Score(s, [][]int32{{1, 2}}, []float32{1}); err == nil {
 				t.Error("Score hides NaN")
 			}

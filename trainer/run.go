@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,7 @@ type WeightSink interface {
 // Parts are what a run is made of besides its numbers. Held and the functions may be nil.
 type Parts struct {
 	Model     string // a Hugging Face folder or a .gguf file
+	Reference string // the same, of the reference model or teacher; "": the run's starting weights, Model
 	DType     torch.DType
 	Rollout   rollout.Config
 	Data      rollout.DataConfig
@@ -47,6 +49,8 @@ type Trainer struct {
 	dir       *RunDir
 	metrics   *Metrics
 	policy    *Policy
+	reference *Policy // nil: nothing asks for it
+	critic    *Policy // nil: the estimator needs no values
 	collector *rollout.Collector
 	runState  // what is saved and restored
 
@@ -170,14 +174,19 @@ func (t *Trainer) next(ctx context.Context) (rollout.Batch, error) {
 // update makes one optimizer step of a batch and refits the engine, unless there is nothing to learn from.
 func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (bool, error) {
 	t.show("training")
-	samples, err := t.samples(b)
+	row := map[string]float64{}
+	samples, err := t.samples(ctx, s, b, row)
 	if err != nil {
 		return false, fmt.Errorf("trainer: step %d: %w", t.Step+1, err)
 	}
 	lr := t.schedule.At(t.Step)
 	var stats Stats
 	if hasSignal(samples, t.cfg.Loss) {
-		if stats, err = t.policy.Step(ctx, s, samples, lr, t.Share); err != nil {
+		stats, err = t.policy.Step(ctx, s, samples, lr, t.Share)
+		if err == nil && stats.Stepped && t.critic != nil {
+			err = t.critic.learn(s, samples, t.critic.config.schedule(t.cfg.Steps).At(t.Step), t.Share, stats.Metrics)
+		}
+		if err != nil {
 			return false, fmt.Errorf("trainer: step %d: %w", t.Step+1, err)
 		}
 	}
@@ -205,16 +214,23 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 	t.Queue = new(t.collector.State())
 	t.policy.moved = false
 	now := time.Now()
-	row := map[string]float64{
+	maps.Copy(row, map[string]float64{
 		KeyStep: float64(t.Step), KeyVersion: float64(t.Version), KeyRewardMean: b.RewardMean,
 		KeyLoss: stats.Loss, KeyGradNorm: stats.GradNorm,
 		KeyTokensPerSecond: float64(t.sampled.Swap(0)) / now.Sub(t.last).Seconds(), KeyStalenessMax: float64(age),
 		KeyLogProbDiffMax: diff, KeyLogProbDiffToks: float64(tokens),
 		"lr": lr, "seconds": now.Sub(t.last).Seconds(), "trained_tokens": float64(stats.Tokens), "failed": float64(b.Failed),
 		"filtered": float64(b.Filtered), "skipped_steps": float64(t.Skipped), "memory_peak_mb": float64(torch.Memory().Peak) / (1 << 20),
-	}
+	})
 	for name, m := range stats.Metrics {
 		row[name] = m.Mean()
+	}
+	rollouts := 0
+	for _, group := range b.Groups {
+		rollouts += len(group)
+	}
+	if err := t.steerKL(row, rollouts); err != nil {
+		return false, err
 	}
 	t.last, t.reward, t.speed = now, b.RewardMean, row[KeyTokensPerSecond]
 	t.show("")

@@ -14,9 +14,13 @@ import (
 )
 
 // samples turns a batch of rollouts into training samples with advantages: one a trajectory, whose rewards count once a rollout.
-func (t *Trainer) samples(b rollout.Batch) ([]Sample, error) {
+// The row gets metrics of what the estimator gets.
+func (t *Trainer) samples(ctx context.Context, s *torch.Scope, b rollout.Batch, row map[string]float64) ([]Sample, error) {
 	out, in, err := t.input(b)
 	if err != nil || len(out) == 0 {
+		return nil, err
+	}
+	if err := t.consult(ctx, s, out, &in, row); err != nil {
 		return nil, err
 	}
 	result, err := estimators.Estimate(t.cfg.Algo.Estimator, in)
@@ -25,6 +29,7 @@ func (t *Trainer) samples(b rollout.Batch) ([]Sample, error) {
 	}
 	for i := range out {
 		out[i].Advantages = append([]float32{0}, result.Advantages[i]...)
+		out[i].returns = append([]float32{0}, result.Returns[i]...)
 	}
 	return out, nil
 }

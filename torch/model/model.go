@@ -56,6 +56,9 @@ type Param struct {
 	first, rows int
 }
 
+// NewParam is a weight beside those of a model, such as a value head; t is its leaf.
+func NewParam(name string, t torch.Tensor) Param { return Param{name, t, false, t, 0, t.Dim(0)} }
+
 // RequireGrad marks the leaf that holds p for gradients.
 func (p Param) RequireGrad() { p.leaf.RequireGrad(true) }
 
