@@ -80,7 +80,7 @@ func (t *Trainer) open(s *torch.Scope) error {
 			return fmt.Errorf("resume: %w (optim.name and optim.freeze must be those of the run so far)", err)
 		}
 	}
-	if t.cfg.Algo.needsKL() || t.cfg.Loss.needsReference() {
+	if t.needsReference() {
 		if err := t.openReference(s); err != nil {
 			return err
 		}
