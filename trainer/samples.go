@@ -82,13 +82,14 @@ func components(of []*rollout.Rollout) (map[string][]float32, error) {
 	names := slices.Sorted(maps.Keys(parts))
 	for _, r := range of {
 		if len(names) == 0 {
-			return nil, fmt.Errorf("rollout %d has no Rewards, but the estimator weighs parts of the reward by name", r.ID)
+			return nil, fmt.Errorf("rollout %d has no Rewards, but the estimator weighs parts of the reward by name: the agent must give them",
+				r.ID)
 		}
 		for _, name := range names {
 			v, ok := r.Rewards[name]
 			if !ok {
-				return nil, fmt.Errorf("rollout %d has no reward %q, which others of its batch have: give it always, also where it is 0", r.ID,
-					name)
+				return nil, fmt.Errorf("rollout %d has no reward %q, which others of its batch have: give it always, also where it is 0",
+					r.ID, name)
 			}
 			parts[name] = append(parts[name], float32(v))
 		}
