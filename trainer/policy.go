@@ -91,9 +91,6 @@ func (p *Policy) LoadOptimizer(path string) error { return optim.Load(path, p.op
 // change it. share, if given, is asked before each micro-batch how many cores it may use. A log-prob, loss or gradient that is
 // not finite is an error that names it; then, and when ctx ends before the update, nothing has changed.
 func (p *Policy) Step(ctx context.Context, s *torch.Scope, samples []Sample, lr float64, share func(waiting bool) int) (Stats, error) {
-	if err := p.checkReference(samples); err != nil {
-		return Stats{}, err
-	}
 	samples, err := p.dropRejected(ctx, s, samples)
 	if err != nil {
 		return Stats{}, err
@@ -101,6 +98,9 @@ func (p *Policy) Step(ctx context.Context, s *torch.Scope, samples []Sample, lr 
 	plan, err := Pack(samples, p.config.MicroTokens)
 	if err != nil {
 		return Stats{}, err
+	}
+	if p.loss.needsReference() && len(plan.Micros) > 0 && plan.Micros[0].Reference == nil {
+		return Stats{}, fmt.Errorf("loss.kl_coef is %v, but the samples have no log-probs under a reference model", p.loss.KLCoef)
 	}
 	if k := p.loss.ScoreCentering; k > 0 {
 		if err := plan.addTop(samples, k); err != nil {
@@ -156,15 +156,6 @@ func (p *Policy) gradients(ctx context.Context, s *torch.Scope, plan Plan, share
 		}
 	}
 	return grads, nil
-}
-
-func (p *Policy) checkReference(samples []Sample) error {
-	for i, x := range samples {
-		if p.loss.needsReference() && x.Reference == nil {
-			return fmt.Errorf("loss.kl_coef is %v, but sample %d has no log-probs under a reference model", p.loss.KLCoef, i)
-		}
-	}
-	return nil
 }
 
 // dropRejected takes the tokens that the correction rejects out of the samples, and samples of which none is left out of the list, if

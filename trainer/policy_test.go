@@ -257,7 +257,7 @@ func TestWhatIsNotFiniteIsNamedAndUpdatesNothing(t *testing.T) {
 			refuse("gradients are not finite: model.embed_tokens.weight (norm NaN)", t.Context())
 			p.loss = DefaultConfig().Loss
 			p.loss.KLCoef = 0.1
-			refuse("loss.kl_coef is 0.1, but sample 0 has no log-probs under a reference model", t.Context())
+			refuse("loss.kl_coef is 0.1, but the samples have no log-probs under a reference model", t.Context())
 			p.loss.KLCoef = 0
 			gone, cancel := context.WithCancel(t.Context())
 			cancel()

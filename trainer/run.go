@@ -104,7 +104,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 		saveErr := t.save()
 		t.Console.Done()
 		switch {
-		case ctx.Err() == nil || saveErr != nil || t.policy.moved: // what failed is the caller's to say
+		case err == nil || ctx.Err() == nil || saveErr != nil || t.policy.moved: // what failed is the caller's to say
 		case t.Step == 0:
 			t.say("stopped before the first step was done: there is nothing to save")
 		default:
@@ -222,6 +222,11 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 	}
 	t.Queue = new(t.collector.State())
 	t.policy.moved = false
+	for name, m := range stats.Metrics {
+		if m.Count != 0 { // else the batch had nothing that the metric is of
+			row[name] = m.Mean()
+		}
+	}
 	now := time.Now()
 	maps.Copy(row, map[string]float64{
 		KeyStep: float64(t.Step), KeyVersion: float64(t.Version), KeyRewardMean: b.RewardMean,
@@ -231,9 +236,6 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 		"lr": lr, "seconds": now.Sub(t.last).Seconds(), "trained_tokens": float64(stats.Tokens), "failed": float64(b.Failed),
 		"filtered": float64(b.Filtered), "skipped_steps": float64(t.Skipped), "memory_peak_mb": float64(torch.Memory().Peak) / (1 << 20),
 	})
-	for name, m := range stats.Metrics {
-		row[name] = m.Mean()
-	}
 	rollouts := 0
 	for _, group := range b.Groups {
 		rollouts += len(group)
