@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/molt-go/molt/rollout"
 	"github.com/molt-go/molt/torch"
 	"github.com/molt-go/molt/torch/model"
 )
@@ -354,4 +355,23 @@ func TestAPolicyNeedsFloat32MastersAndAKnownLoss(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Score gives the log-probs of every token but the first of each sequence, given those before it, under the weights that the
+// policy computes with now: row i has len(ids[i])-1 entries, at temperature 1/invT[i].
+func (p *Policy) Score(s *torch.Scope, ids [][]int32, invT []float32) ([][]float32, error) {
+	samples := make([]Sample, len(ids))
+	for i, x := range ids {
+		n := len(x)
+		t := rollout.Tokens{IDs: x, Mask: make([]bool, n), LogP: make([]float32, n), Temp: make([]float32, n)}
+		for j := 1; j < n; j++ {
+			t.Mask[j], t.Temp[j] = true, 1/invT[i]
+		}
+		samples[i] = Sample{Tokens: t, Group: int64(i)}
+	}
+	out, err := p.perToken(context.Background(), s, samples)
+	for i := range out {
+		out[i] = out[i][min(1, len(out[i])):]
+	}
+	return out, err
 }
