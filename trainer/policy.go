@@ -26,13 +26,11 @@ type Policy struct {
 
 // Stats says what an optimizer step did.
 type Stats struct {
-	Stepped   bool    // false: no sample had a token to train on, and nothing changed
-	Loss      float64 // as optimized, over all tokens of the step
-	GradNorm  float64 // before clipping
-	Tokens    int     // trained
-	Rows      int     // that the model ran on, prompts included
-	NumMicros int
-	Metrics   map[string]Metric
+	Stepped  bool    // false: no sample had a token to train on, and nothing changed
+	Loss     float64 // as optimized, over all tokens of the step
+	GradNorm float64 // before clipping
+	Tokens   int     // trained
+	Metrics  map[string]Metric
 }
 
 // NewPolicy makes a policy of the float32 model master, computing in d. Its tensors live in s, which must outlive it.
@@ -114,7 +112,7 @@ func (p *Policy) step(ctx context.Context, s *torch.Scope, plan Plan, lr float64
 		return Stats{}, nil
 	}
 	defer p.clearGrads()
-	stats := Stats{Stepped: true, Tokens: plan.Step.Tokens, NumMicros: len(plan.Micros), Metrics: map[string]Metric{}}
+	stats := Stats{Stepped: true, Tokens: plan.Step.Tokens, Metrics: map[string]Metric{}}
 	err := within(s.Grad, func(s *torch.Scope) error {
 		grads, err := p.gradients(ctx, s, plan, share, &stats)
 		if err != nil {
@@ -223,7 +221,6 @@ func (p *Policy) backward(s *torch.Scope, m *Micro, step Step, stats *Stats) err
 	s.Backward(roots, grads)
 	again(s)
 	stats.Loss += loss
-	stats.Rows += m.Batch.Len()
 	for name, v := range metrics {
 		stats.Metrics[name] = stats.Metrics[name].Add(v)
 	}
