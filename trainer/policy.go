@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/molt-go/molt/torch"
@@ -88,7 +89,7 @@ func (p *Policy) LoadOptimizer(path string) error { return optim.Load(path, p.op
 // change it. share, if given, is asked before each micro-batch how many cores it may use. A log-prob, loss or gradient that is
 // not finite is an error that names it; then, and when ctx ends before the update, nothing has changed.
 func (p *Policy) Step(ctx context.Context, s *torch.Scope, samples []Sample, lr float64, share func(waiting bool) int) (Stats, error) {
-	samples, err := p.dropRejected(ctx, s, samples)
+	samples, raw, err := p.dropRejected(ctx, s, samples)
 	if err != nil {
 		return Stats{}, err
 	}
@@ -104,7 +105,11 @@ func (p *Policy) Step(ctx context.Context, s *torch.Scope, samples []Sample, lr 
 			return Stats{}, err
 		}
 	}
-	return p.step(ctx, s, plan, lr, share)
+	stats, err := p.step(ctx, s, plan, lr, share)
+	if stats.Stepped {
+		maps.Copy(stats.Metrics, raw)
+	}
+	return stats, err
 }
 
 func (p *Policy) step(ctx context.Context, s *torch.Scope, plan Plan, lr float64, share func(waiting bool) int) (Stats, error) {
@@ -156,17 +161,18 @@ func (p *Policy) gradients(ctx context.Context, s *torch.Scope, plan Plan, share
 }
 
 // dropRejected takes the tokens that the correction rejects out of the samples, and samples of which none is left out of the list, if
-// loss.is_rejected says so: denominators are of the whole step, so it must be known before the first micro-batch.
-func (p *Policy) dropRejected(ctx context.Context, s *torch.Scope, samples []Sample) ([]Sample, error) {
+// loss.is_rejected says so: denominators are of the whole step, so it must be known before the first micro-batch. The raw metrics are of
+// all tokens: of those that are left they would look healthy whatever was dropped.
+func (p *Policy) dropRejected(ctx context.Context, s *torch.Scope, samples []Sample) (kept []Sample, raw map[string]Metric, err error) {
 	is, err := p.loss.Correction.Resolve()
 	if err != nil || is.Rejected != "drop" {
-		return samples, err
+		return samples, nil, err
 	}
 	old, err := p.perToken(ctx, s, samples)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var kept []Sample
+	raw = map[string]Metric{}
 	for i, x := range samples {
 		if x.Old == nil {
 			x.Old = old[i]
@@ -178,16 +184,20 @@ func (p *Policy) dropRejected(ctx context.Context, s *torch.Scope, samples []Sam
 				at, a, b = append(at, t), append(a, x.Old[t]), append(b, x.Tokens.LogP[t])
 			}
 		}
-		mask, left := make([]bool, len(x.Tokens.Mask)), false
-		for n, out := range is.Weights(a, b, make([]int32, len(at))).Outside {
+		mask, left, sample := make([]bool, len(x.Tokens.Mask)), false, make([]int32, len(at))
+		w := is.Weights(a, b, sample)
+		raw["is_outside"] = raw["is_outside"].Add(shareOutside(is.Level, w, sample))
+		for n, out := range w.Outside {
 			mask[at[n]] = !out
 			left = left || !out
+			raw["is_ratio"] = raw["is_ratio"].Add(Metric{float64(w.Ratio[n]), 1})
+			raw["behaviour_kl"] = raw["behaviour_kl"].Add(Metric{float64(b[n]) - float64(a[n]), 1})
 		}
 		if x.Tokens.Mask = mask; left {
 			kept = append(kept, x)
 		}
 	}
-	return kept, nil
+	return kept, raw, nil
 }
 
 // backward adds one micro-batch's gradients to those of the leaves. The loss meets the model at the leaves' own log-probs and
