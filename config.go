@@ -33,7 +33,7 @@ type ModelConfig struct {
 	// Path is a Hugging Face folder or a .gguf file; a leading ~ and $VARIABLES are replaced.
 	Path string `toml:"path"`
 	// Reference is the model that KL coefficients hold the policy to, or the teacher that it learns from, given as Path is; default: the
-	// weights at Path, from which the run started. It is loaded, in DType, if [algo] or [loss] asks for it.
+	// weights at Path, from which the run started (a teacher must be named). It is loaded, in DType, if [algo] or [loss] asks for it.
 	Reference string `toml:"reference"`
 	// DType is that of the forward and backward passes and of the engine, "float32" (default) or "bfloat16"; parameters and optimizer
 	// state are float32.

@@ -152,7 +152,7 @@ func (t *Trainer) loop(ctx context.Context, s *torch.Scope) (err error) {
 		if !trained {
 			if skipped++; skipped == maxSkipped {
 				return fmt.Errorf("trainer: %d batches in a row had nothing to learn from: their advantages are all 0, as in groups "+
-					"of equal rewards, or no token is left to train on", skipped)
+					"of equal rewards or of one rollout, or no token is left to train on", skipped)
 			}
 			continue
 		}
