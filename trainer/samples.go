@@ -83,8 +83,8 @@ func components(of []*rollout.Rollout) (map[string][]float32, error) {
 	names := slices.Sorted(maps.Keys(parts))
 	for _, r := range of {
 		if len(names) == 0 {
-			return nil, fmt.Errorf("rollout %d has no Rewards, but the estimator weighs parts of the reward by name: the agent must give them",
-				r.ID)
+			return nil, fmt.Errorf("rollout %d has no Rewards, but the estimator weighs parts of the reward by name: its agent must "+
+				"give them", r.ID)
 		}
 		for _, name := range names {
 			v, ok := r.Rewards[name]
