@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/molt-go/molt/estimators"
 	"github.com/molt-go/molt/rollout"
 	"github.com/molt-go/molt/rollout/agent"
 	"github.com/molt-go/molt/rollout/engine"
@@ -32,7 +33,7 @@ type ModelConfig struct {
 	// Path is a Hugging Face folder or a .gguf file; a leading ~ and $VARIABLES are replaced.
 	Path string `toml:"path"`
 	// Reference is the model that KL coefficients hold the policy to, or the teacher that it learns from, given as Path is; default: the
-	// weights at Path, from which the run started. It is loaded, in DType, if [algo] or [loss] asks for it.
+	// weights at Path, from which the run started (a teacher must be named). It is loaded, in DType, if [algo] or [loss] asks for it.
 	Reference string `toml:"reference"`
 	// DType is that of the forward and backward passes and of the engine, "float32" (default) or "bfloat16"; parameters and optimizer
 	// state are float32.
@@ -55,6 +56,16 @@ func (c Config) Validate() error {
 	}
 	if n := c.Rollout.Prompts * c.Rollout.Samples; c.Algo.KLTarget != 0 && float64(n) >= 5*c.Algo.KLHorizon {
 		errs = append(errs, fmt.Errorf("algo.kl_horizon is %v, want more than a fifth of the %d rollouts of a batch", c.Algo.KLHorizon, n))
+	}
+	if c.Algo.Estimator == "pass_at_k" && c.Algo.PassK > c.Rollout.Samples {
+		errs = append(errs, fmt.Errorf("algo.pass_k is %d, but a group has only [rollout] samples = %d", c.Algo.PassK, c.Rollout.Samples))
+	}
+	if c.Rollout.PartialGroups && estimators.Needs(c.Algo.Estimator, estimators.Groups) {
+		errs = append(errs, fmt.Errorf("[rollout] partial_groups: %s compares the rollouts of a whole group; leave it out, and a group "+
+			"that lost one is replaced", c.Algo.Estimator))
+	}
+	if c.Algo.Estimator == "on_policy_distill" && c.Model.Reference == "" {
+		errs = append(errs, errors.New("[model] reference is missing: on_policy_distill learns from the teacher that it names"))
 	}
 	if c.Model.Path == "" {
 		errs = append(errs, errors.New("[model] path is missing: name a Hugging Face folder or a .gguf file"))

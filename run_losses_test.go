@@ -8,6 +8,7 @@ import (
 
 	"github.com/molt-go/molt/estimators"
 	"github.com/molt-go/molt/rollout"
+	"github.com/molt-go/molt/torch"
 	"github.com/molt-go/molt/trainer"
 )
 
@@ -64,15 +65,21 @@ func TestCorrectionsSeeStaleTokens(t *testing.T) {
 		if stale == (c.Loss.MaxAge == 0) {
 			t.Errorf("%s: trained stale tokens: %v", name, stale)
 		}
-		raw, kept := column(steps, "is_ratio"), column(steps, "is_outside")
+		raw := column(steps, "is_ratio")
 		switch name {
 		case "tis":
 			if slices.Max(raw) == 1 && slices.Min(raw) == 1 {
 				t.Errorf("%s: all ratios are 1: %v", name, raw)
 			}
-		case "dropped":
-			if slices.Max(kept) > 0 {
-				t.Errorf("%s: rejected tokens were trained on: %v", name, kept)
+		case "dropped": // ratios and the share outside are of all 128 tokens, as they were before (M3)
+			var dropped float64
+			for _, row := range steps {
+				if dropped += row["is_outside"]; math.Abs(row["trained_tokens"]-128*(1-row["is_outside"])) > 1e-6 {
+					t.Errorf("%s: %v", name, row)
+				}
+			}
+			if dropped == 0 {
+				t.Errorf("%s: nothing was", name)
 			}
 		}
 	}
@@ -97,5 +104,26 @@ func TestEveryEstimatorThatNeedsNothingRuns(t *testing.T) {
 		if err := runTiny(context.Background(), c, binary); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A loss's metric of something that a batch does not have is left out of the row, and one by the name of a key of every row is not heard.
+func TestMetricsOfALossNeitherEndARunNorHideItsOwn(t *testing.T) {
+	f := func(s *torch.Scope, in trainer.LossInput) trainer.LossOutput {
+		out := trainer.PPO(s, in)
+		out.Metrics = map[string]trainer.Metric{"test_none": {}, "test_some": {Sum: 3, Count: 2}, trainer.KeyStep: {Sum: 99, Count: 1}}
+		return out
+	}
+	if err := trainer.RegisterLoss("test_metrics", f); err != nil {
+		t.Fatal(err)
+	}
+	c := tinyConfig(t.TempDir())
+	c.Steps, c.Eval.Tasks, c.Loss.Name = 1, 0, "test_metrics"
+	if err := runTiny(context.Background(), c, nil); err != nil {
+		t.Fatal(err)
+	}
+	steps, _ := rows(t, c)
+	if _, there := steps[0]["test_none"]; there || steps[0]["test_some"] != 1.5 || steps[0]["step"] != 1 {
+		t.Error(steps)
 	}
 }

@@ -8,10 +8,12 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/molt-go/molt/estimators"
 	"github.com/molt-go/molt/rollout"
 )
 
@@ -129,13 +131,13 @@ func TestAResumedRunKeepsItsCriticReferenceAndKLCoefficient(t *testing.T) {
 
 func TestACheckpointWithoutACriticDoesNotResumeOneThatNeedsIt(t *testing.T) {
 	c := criticConfig(t, "float32")
-	c.Steps, c.Algo.Estimator, c.Algo.KLTarget, c.Algo.KLCoef = 1, "grpo", 0, 0
+	c.Steps, c.Algo.Estimator, c.Algo.KLTarget, c.Algo.KLCoef, c.Algo.Bootstrap = 1, "grpo", 0, 0, false
 	if err := runTiny(context.Background(), c, nil); err != nil {
 		t.Fatal(err)
 	}
 	c.Steps, c.Algo.Estimator, c.Resume = 2, "gae", true
 	err := runTiny(context.Background(), c, nil)
-	if err == nil || !strings.Contains(err.Error(), `the critic of algo.estimator "gae": model: stat`) {
+	if err == nil || !strings.Contains(err.Error(), "the run so far must have had a critic") {
 		t.Error(err)
 	}
 }
@@ -185,8 +187,18 @@ func TestReferenceCriticAndKLSettingsThatCannotBeAreRefused(t *testing.T) {
 		},
 		`algo.kl: estimators: unknown KL "k4"; known: k1, k2, k3, k3_base`: func(c *Config) { c.Algo.KL = "k4" },
 		"on_policy_distill learns from nothing but the KL":                 func(c *Config) { c.Algo.Estimator = "on_policy_distill" },
-		"loss.value_clip is -1":                                            func(c *Config) { c.Loss.ValueClip = -1 },
-		"optim.critic_lr is -1":                                            func(c *Config) { c.Optim.CriticLR = -1 },
+		"[model] reference is missing: on_policy_distill":                  func(c *Config) { c.Algo.Estimator, c.Algo.KLCoef = "on_policy_distill", 1 },
+		"algo.kl_coef is 0.1, want 0: grpo takes no KL off rewards":        func(c *Config) { c.Algo.KLCoef = 0.1 },
+		"algo.kl_coef is 0.1, want 0: remax":                               func(c *Config) { c.Algo.Estimator, c.Algo.KLCoef = "remax", 0.1 },
+		"algo.bootstrap is true, want false":                               func(c *Config) { c.Algo.Bootstrap = true },
+		"algo.reward_weights is map[string]float64{\"a\":1}, want none": func(c *Config) {
+			c.Algo.RewardWeights = map[string]float64{"a": 1}
+		},
+		"but gdpo sees its parts only":                                 func(c *Config) { c.Algo.Estimator, c.Algo.RewardMin = "gdpo", 0 },
+		"algo.pass_k is 5, but a group has only [rollout] samples = 4": func(c *Config) { c.Algo.Estimator, c.Algo.PassK = "pass_at_k", 5 },
+		"partial_groups: rloo compares the rollouts of a whole group":  func(c *Config) { c.Algo.Estimator, c.Rollout.PartialGroups = "rloo", true },
+		"loss.value_clip is -1":                                        func(c *Config) { c.Loss.ValueClip = -1 },
+		"optim.critic_lr is -1":                                        func(c *Config) { c.Optim.CriticLR = -1 },
 	} {
 		c := tinyConfig(t.TempDir())
 		c.Data.Source, c.Agent.Env = "largest", "largest"
@@ -195,6 +207,42 @@ func TestReferenceCriticAndKLSettingsThatCannotBeAreRefused(t *testing.T) {
 		}
 		if set(&c); fmt.Sprint(c.Validate()) == "<nil>" || !strings.Contains(c.Validate().Error(), want) {
 			t.Errorf("error %v, want one with %q", c.Validate(), want)
+		}
+	}
+}
+
+// A reward of each rollout alone, or a baseline beside the group, does not need the others of the group (A8); KL in the reward is for those
+// estimators that take it off.
+func TestSettingsOfAnEstimatorThatUsesThemAreAccepted(t *testing.T) {
+	for _, name := range estimators.Names() {
+		alone := slices.Contains([]string{"reinforce", "flash_reinforce", "gae", "on_policy_distill", "remax"}, name)
+		kl := slices.Contains([]string{"reinforce", "gae", "on_policy_distill"}, name)
+		c := tinyConfig(t.TempDir())
+		c.Data.Source, c.Agent.Env, c.Model.Reference, c.Algo.Estimator = "largest", "largest", tinyModel, name
+		c.Algo.KLCoef = 1
+		if err := c.Validate(); (err == nil) != kl {
+			t.Errorf("%s with kl_coef: %v", name, err)
+		}
+		if c.Rollout.PartialGroups = true; !kl {
+			c.Algo.KLCoef = 0
+		}
+		if err := c.Validate(); (err == nil) != alone {
+			t.Errorf("%s with partial_groups: %v", name, err)
+		}
+	}
+}
+
+// What only the context or another model's folder can tell is an error before a weight is read or a rollout made.
+func TestARunThatCannotGoAheadIsRefusedBeforeItMakesAnything(t *testing.T) {
+	for want, set := range map[string]func(*Config){
+		"algo.overlong_buffer is 100000, more than the context of": func(c *Config) { c.Algo.OverlongBuffer = 100000 },
+		"the reference model: model: stat nowhere":                 func(c *Config) { c.Loss.KLCoef, c.Model.Reference = 0.1, "nowhere" },
+	} {
+		c := tinyConfig(t.TempDir())
+		set(&c)
+		err := runTiny(context.Background(), c, nil)
+		if _, missing := os.Stat(filepath.Join(c.Log.Dir, c.Name)); err == nil || !strings.Contains(err.Error(), want) || missing == nil {
+			t.Errorf("error %v, want one with %q and no run folder", err, want)
 		}
 	}
 }

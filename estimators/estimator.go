@@ -45,7 +45,7 @@ const (
 // Func computes advantages and returns from a checked and shaped batch. It may leave any value in masked slots.
 type Func func(Batch) (Result, error)
 
-// Need is something of the input that an estimator cannot do without.
+// Need is something that an estimator asks of a run beside rewards.
 type Need int
 
 const (
@@ -53,6 +53,8 @@ const (
 	Values                 // of a critic
 	KLs                    // against a reference policy or a teacher
 	Components             // of the reward
+	KLReward               // nothing, but it takes kl_coef times the KL off the reward of a token; a run without it refuses kl_coef
+	Groups                 // all rollouts of a group, which it compares with each other: a run refuses to keep parts of groups
 )
 
 type estimator struct {
@@ -62,20 +64,20 @@ type estimator struct {
 }
 
 var registry = map[string]estimator{
-	"dr_grpo":            {PerRollout, DrGRPO, nil},
+	"dr_grpo":            {PerRollout, DrGRPO, []Need{Groups}},
 	"flash_reinforce":    {PerSample, FlashReinforce, nil},
-	"gae":                {PerSample, GAE, []Need{Values}},
-	"gdpo":               {PerRollout, GDPO, []Need{Components}},
-	"gpg":                {PerRollout, GPG, nil},
-	"grpo":               {PerRollout, GRPO, nil},
-	"maxrl":              {PerRollout, MaxRL, nil},
+	"gae":                {PerSample, GAE, []Need{Values, KLReward}},
+	"gdpo":               {PerRollout, GDPO, []Need{Components, Groups}},
+	"gpg":                {PerRollout, GPG, []Need{Groups}},
+	"grpo":               {PerRollout, GRPO, []Need{Groups}},
+	"maxrl":              {PerRollout, MaxRL, []Need{Groups}},
 	"on_policy_distill":  {PerSample, OnPolicyDistill, []Need{KLs}},
-	"opo":                {PerRollout, OPO, nil},
-	"pass_at_k":          {PerRollout, PassAtK, nil},
-	"reinforce":          {PerSample, Reinforce, nil},
-	"reinforce_baseline": {PerRollout, ReinforceBaseline, nil},
+	"opo":                {PerRollout, OPO, []Need{Groups}},
+	"pass_at_k":          {PerRollout, PassAtK, []Need{Groups}},
+	"reinforce":          {PerSample, Reinforce, []Need{KLReward}},
+	"reinforce_baseline": {PerRollout, ReinforceBaseline, []Need{Groups}},
 	"remax":              {PerRollout, ReMax, []Need{Greedy}},
-	"rloo":               {PerRollout, RLOO, nil},
+	"rloo":               {PerRollout, RLOO, []Need{Groups}},
 }
 
 // Register makes f available under name, for a program's own main, before training starts: it is not safe beside Estimate.

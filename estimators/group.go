@@ -190,7 +190,7 @@ func GDPO(b Batch) (Result, error) {
 			return Result{}, fmt.Errorf("reward_weights names %q, the reward's components are %s", name, strings.Join(names, ", "))
 		}
 	}
-	if b.Options.shapes() {
+	if b.Options.Shapes() {
 		return Result{}, errors.New("overlong_buffer, stop_coef, reward_min and reward_max shape the whole reward, but only its " +
 			"components count here: leave them at their defaults and make a penalty a component")
 	}

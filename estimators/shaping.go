@@ -15,7 +15,8 @@ type Options struct {
 	Gamma float64 `toml:"gamma"`
 	// Lambda weighs long returns against the critic's values; 0 to 1, default 1. For gae.
 	Lambda float64 `toml:"lambda"`
-	// KLCoef times the KL of a token is taken off its reward; at least 0, default 0. For reinforce, gae, on_policy_distill.
+	// KLCoef times the KL of a token is taken off its reward; at least 0, default 0. For reinforce, gae, on_policy_distill; others ignore
+	// it, and a run refuses it.
 	KLCoef float64 `toml:"kl_coef"`
 	// Whiten scales advantages to mean 0 and variance 1 over the batch's actions; default true. For reinforce,
 	// reinforce_baseline, gae, and gdpo, which does so over the batch's rollouts.
@@ -100,8 +101,8 @@ func (o Options) shape(reward float64, context int, truncated bool) float64 {
 
 func (o Options) clip(reward float64) float64 { return min(max(reward, o.RewardMin), o.RewardMax) }
 
-// shapes tells whether a reward can come out of shape other than it went in.
-func (o Options) shapes() bool {
+// Shapes tells whether shaping can change a reward.
+func (o Options) Shapes() bool {
 	return o.OverlongBuffer > 0 || o.StopCoef != 1 || !math.IsInf(o.RewardMin, -1) || !math.IsInf(o.RewardMax, 1)
 }
 

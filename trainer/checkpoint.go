@@ -23,7 +23,7 @@ type runState struct {
 	Version int32          `json:"version"`
 	Skipped int            `json:"skipped_steps"`
 	Queue   *rollout.State `json:"queue"`
-	KLCoef  float64        `json:"kl_coef"` // where algo.kl_target steers it; else 0
+	KLCoef  float64        `json:"kl_coef"` // after the last step, 0 without one: algo.kl_target steers it on from there
 
 	Before    *float64 `json:"score_before"` // held-out, before training
 	Score     *float64 `json:"score"`        // held-out, last
@@ -80,7 +80,7 @@ func (t *Trainer) open(s *torch.Scope) error {
 			return fmt.Errorf("resume: %w (optim.name and optim.freeze must be those of the run so far)", err)
 		}
 	}
-	if t.cfg.Algo.needsKL() || t.cfg.Loss.needsReference() {
+	if t.needsReference() {
 		if err := t.openReference(s); err != nil {
 			return err
 		}

@@ -140,7 +140,11 @@ func (c AlgoConfig) validate() error {
 		return fmt.Errorf("algo.estimator: %w", err)
 	case c.Estimator == "on_policy_distill" && c.KLCoef == 0:
 		return errors.New("algo.kl_coef is 0, but on_policy_distill learns from nothing but the KL times it: 1 is usual")
+	case c.Estimator == "gdpo" && c.Options.Shapes():
+		return errors.New("algo.overlong_buffer, stop_coef, reward_min and reward_max shape the whole reward, but gdpo sees its parts " +
+			"only: leave them out and make a penalty a part")
 	}
+	has := func(n estimators.Need) bool { return estimators.Needs(c.Estimator, n) }
 	if _, err := estimators.KL(c.KL, nil, nil, nil); err != nil {
 		return fmt.Errorf("algo.kl: %w", err)
 	}
@@ -148,6 +152,11 @@ func (c AlgoConfig) validate() error {
 		return fmt.Errorf("algo.%w", err)
 	}
 	return errors.Join(
+		check("algo.kl_coef", c.KLCoef, c.KLCoef == 0 || has(estimators.KLs) || has(estimators.KLReward),
+			fmt.Sprintf("0: %s takes no KL off rewards; loss.kl_coef is that of the loss", c.Estimator)),
+		check("algo.bootstrap", c.Bootstrap, !c.Bootstrap || has(estimators.Values), "false: only an estimator with a critic has it"),
+		check("algo.reward_weights", c.RewardWeights, len(c.RewardWeights) == 0 || has(estimators.Components),
+			"none: only an estimator of parts of the reward has them"),
 		check("algo.kl_target", c.KLTarget, atLeast0(c.KLTarget), "at least 0 (0: kl_coef is fixed)"),
 		check("algo.kl_horizon", c.KLHorizon, c.KLHorizon > 0 && atLeast0(c.KLHorizon), "above 0"),
 	)
@@ -201,7 +210,7 @@ func (c LossConfig) validateParams() error {
 	for name := range c.Params {
 		if !slices.Contains(known, name) {
 			errs = append(errs, fmt.Errorf("loss.params.%s is not known to the loss %q, which has: %s", name, c.Name,
-				strings.Join(known, ", ")))
+				cmp.Or(strings.Join(known, ", "), "none")))
 		}
 	}
 	return errors.Join(errs...)

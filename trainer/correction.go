@@ -36,20 +36,24 @@ func (c correction) apply(s *torch.Scope, in LossInput, losses torch.Tensor, met
 		losses = s.Mul(losses, weight)
 		metrics["is_ratio"], metrics["is_weight"] = in.Metric(s, raw), in.Metric(s, weight)
 		metrics["behaviour_kl"] = in.Metric(s, s.Sub(in.Behaviour, in.Old))
-		outside := Metric{}
-		for n, out := range c.weights.Outside { // of tokens, or once of each sample
-			if c.level == "token" || n == 0 || in.Sample[n] != in.Sample[n-1] {
-				outside.Count++
-				if out {
-					outside.Sum++
-				}
-			}
-		}
-		metrics["is_outside"] = outside
+		metrics["is_outside"] = shareOutside(c.level, c.weights, in.Sample)
 	}
 	if c.center != (torch.Tensor{}) {
 		head := s.Call("aten::sum.dim_IntList", s.Mul(c.center, in.Top), []int{-1})[0]
 		losses = s.Add(losses, s.Mul(in.Advantages, head))
 	}
 	return losses
+}
+
+// shareOutside is how many lie outside of the band, of tokens or, where these are judged as one, of samples.
+func shareOutside(level string, w estimators.Weights, sample []int32) (m Metric) {
+	for n, out := range w.Outside {
+		if level == "token" || n == 0 || sample[n] != sample[n-1] {
+			m.Count++
+			if out {
+				m.Sum++
+			}
+		}
+	}
+	return m
 }

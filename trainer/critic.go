@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"os"
@@ -20,6 +21,9 @@ import (
 // settings but for AdamW at a rate of its own; no gradient reaches the head of words.
 func openCritic(s *torch.Scope, dir string, saved bool, d torch.DType, oc OptimConfig, lc LossConfig) (*Policy, error) {
 	master, err := model.Load(s, dir, torch.Float32)
+	if err != nil && saved {
+		return nil, fmt.Errorf("resume: %w (the run so far must have had a critic)", err)
+	}
 	if err != nil {
 		return nil, err
 	}

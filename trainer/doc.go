@@ -17,4 +17,14 @@
 // loss. Then come the entropy bonus and the KL term. A program adds its own with one call of [RegisterLoss] before training starts; the
 // example there is a complete one. A log-prob that is NaN or infinite is an error that names sample and token, and nothing has changed
 // then; tokens that are not trained have no row and no influence.
+//
+// # Metrics
+//
+// A row of metrics.jsonl has the keys from [KeyStep] on, lr, seconds since the last row, failed rollouts and filtered groups of the
+// batch, trained_tokens, skipped_steps of the run so far and memory_peak_mb of tensors. All else is a mean over the step's tokens:
+// entropy, advantage_mean, policy_loss; ratio to loss.old, policy_kl (k1 of the same), mismatch_abs and mismatch_k3 to the sampler's
+// log-probs and mismatch_share, of tokens where these differ; what the loss documents, as clip_ratio. Importance sampling adds is_weight
+// and, of rejected tokens too where they are dropped, is_ratio, behaviour_kl and is_outside, of what is judged as one. KL adds kl of the
+// loss, kl_reward and the kl_coef of the step; a critic value_loss, value_clip_ratio and explained_variance, which is left out where all
+// returns are equal.
 package trainer

@@ -33,6 +33,11 @@ func TestRejectedTokensCountOrAreDroppedInEveryAggregation(t *testing.T) { // L5
 				if diff := cmp.Diff(loss, stats.Loss, close64(1e-5, 0)); diff != "" {
 					t.Errorf("%s, %s: %s", rejected, aggregation, diff)
 				}
+				for key, want := range map[string]float64{"is_ratio": 0.980749, "is_outside": 0.6, "behaviour_kl": 2.06} { // of all five: M3
+					if diff := cmp.Diff(want, stats.Metrics[key].Mean(), close64(1e-5, 0)); diff != "" {
+						t.Errorf("%s: %s: %s", rejected, key, diff)
+					}
+				}
 				if tokens := map[string]int{"count": 5, "drop": 2}[rejected]; stats.Tokens != tokens {
 					t.Errorf("%s: %d tokens, want %d", rejected, stats.Tokens, tokens)
 				}

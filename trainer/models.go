@@ -10,14 +10,30 @@ import (
 	"github.com/molt-go/molt/torch/model"
 )
 
+func (t *Trainer) needsReference() bool { return t.cfg.Algo.needsKL() || t.cfg.Loss.needsReference() }
+
+// checkReference tells, before anything is loaded, whether the reference model can judge the policy.
+func (t *Trainer) checkReference() error {
+	own, err := model.PeekConfig(t.Model)
+	if err != nil {
+		return err
+	}
+	other, err := model.PeekConfig(cmp.Or(t.Reference, t.Model))
+	if err != nil {
+		return fmt.Errorf("the reference model: %w", err)
+	}
+	if other.Vocab != own.Vocab {
+		return fmt.Errorf("the reference model %s has %d tokens, but the policy %d: the tokenizer must be one", t.Reference, other.Vocab,
+			own.Vocab)
+	}
+	return nil
+}
+
 // openReference loads the model whose log-probs the policy is held to, the run's starting weights if no other is named.
 func (t *Trainer) openReference(s *torch.Scope) error {
 	net, err := model.Load(s, cmp.Or(t.Reference, t.Model), t.DType)
 	if err != nil {
 		return fmt.Errorf("the reference model: %w", err)
-	}
-	if v := t.policy.master.Vocab; net.Vocab != v {
-		return fmt.Errorf("the reference model %s has %d tokens, but the policy %d: the tokenizer must be one", t.Reference, net.Vocab, v)
 	}
 	t.reference = &Policy{what: "the reference's log-prob", compute: net, config: t.cfg.Optim}
 	return nil

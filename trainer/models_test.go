@@ -180,7 +180,7 @@ func TestAReferenceThatCannotJudgeThePolicyIsNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, want := range []string{"has 321 tokens, but the policy 320", "the reference model: model: stat nowhere"} {
-			if err := trainer.openReference(s); err == nil || !strings.Contains(err.Error(), want) {
+			if err := trainer.checkReference(); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("error %v, want one with %q", err, want)
 			}
 			trainer.Reference = "nowhere"

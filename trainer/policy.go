@@ -3,9 +3,9 @@ package trainer
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
-	"github.com/molt-go/molt/rollout"
 	"github.com/molt-go/molt/torch"
 	"github.com/molt-go/molt/torch/model"
 	"github.com/molt-go/molt/torch/optim"
@@ -27,13 +27,11 @@ type Policy struct {
 
 // Stats says what an optimizer step did.
 type Stats struct {
-	Stepped   bool    // false: no sample had a token to train on, and nothing changed
-	Loss      float64 // as optimized, over all tokens of the step
-	GradNorm  float64 // before clipping
-	Tokens    int     // trained
-	Rows      int     // that the model ran on, prompts included
-	NumMicros int
-	Metrics   map[string]Metric
+	Stepped  bool    // false: no sample had a token to train on, and nothing changed
+	Loss     float64 // as optimized, over all tokens of the step
+	GradNorm float64 // before clipping
+	Tokens   int     // trained
+	Metrics  map[string]Metric
 }
 
 // NewPolicy makes a policy of the float32 model master, computing in d. Its tensors live in s, which must outlive it.
@@ -91,10 +89,7 @@ func (p *Policy) LoadOptimizer(path string) error { return optim.Load(path, p.op
 // change it. share, if given, is asked before each micro-batch how many cores it may use. A log-prob, loss or gradient that is
 // not finite is an error that names it; then, and when ctx ends before the update, nothing has changed.
 func (p *Policy) Step(ctx context.Context, s *torch.Scope, samples []Sample, lr float64, share func(waiting bool) int) (Stats, error) {
-	if err := p.checkReference(samples); err != nil {
-		return Stats{}, err
-	}
-	samples, err := p.dropRejected(ctx, s, samples)
+	samples, raw, err := p.dropRejected(ctx, s, samples)
 	if err != nil {
 		return Stats{}, err
 	}
@@ -102,12 +97,19 @@ func (p *Policy) Step(ctx context.Context, s *torch.Scope, samples []Sample, lr 
 	if err != nil {
 		return Stats{}, err
 	}
+	if p.loss.needsReference() && len(plan.Micros) > 0 && plan.Micros[0].Reference == nil {
+		return Stats{}, fmt.Errorf("loss.kl_coef is %v, but the samples have no log-probs under a reference model", p.loss.KLCoef)
+	}
 	if k := p.loss.ScoreCentering; k > 0 {
 		if err := plan.addTop(samples, k); err != nil {
 			return Stats{}, err
 		}
 	}
-	return p.step(ctx, s, plan, lr, share)
+	stats, err := p.step(ctx, s, plan, lr, share)
+	if stats.Stepped {
+		maps.Copy(stats.Metrics, raw)
+	}
+	return stats, err
 }
 
 func (p *Policy) step(ctx context.Context, s *torch.Scope, plan Plan, lr float64, share func(waiting bool) int) (Stats, error) {
@@ -115,7 +117,7 @@ func (p *Policy) step(ctx context.Context, s *torch.Scope, plan Plan, lr float64
 		return Stats{}, nil
 	}
 	defer p.clearGrads()
-	stats := Stats{Stepped: true, Tokens: plan.Step.Tokens, NumMicros: len(plan.Micros), Metrics: map[string]Metric{}}
+	stats := Stats{Stepped: true, Tokens: plan.Step.Tokens, Metrics: map[string]Metric{}}
 	err := within(s.Grad, func(s *torch.Scope) error {
 		grads, err := p.gradients(ctx, s, plan, share, &stats)
 		if err != nil {
@@ -158,27 +160,19 @@ func (p *Policy) gradients(ctx context.Context, s *torch.Scope, plan Plan, share
 	return grads, nil
 }
 
-func (p *Policy) checkReference(samples []Sample) error {
-	for i, x := range samples {
-		if p.loss.needsReference() && x.Reference == nil {
-			return fmt.Errorf("loss.kl_coef is %v, but sample %d has no log-probs under a reference model", p.loss.KLCoef, i)
-		}
-	}
-	return nil
-}
-
 // dropRejected takes the tokens that the correction rejects out of the samples, and samples of which none is left out of the list, if
-// loss.is_rejected says so: denominators are of the whole step, so it must be known before the first micro-batch.
-func (p *Policy) dropRejected(ctx context.Context, s *torch.Scope, samples []Sample) ([]Sample, error) {
+// loss.is_rejected says so: denominators are of the whole step, so it must be known before the first micro-batch. The raw metrics are of
+// all tokens: of those that are left they would look healthy whatever was dropped.
+func (p *Policy) dropRejected(ctx context.Context, s *torch.Scope, samples []Sample) (kept []Sample, raw map[string]Metric, err error) {
 	is, err := p.loss.Correction.Resolve()
 	if err != nil || is.Rejected != "drop" {
-		return samples, err
+		return samples, nil, err
 	}
 	old, err := p.perToken(ctx, s, samples)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var kept []Sample
+	raw = map[string]Metric{}
 	for i, x := range samples {
 		if x.Old == nil {
 			x.Old = old[i]
@@ -190,16 +184,20 @@ func (p *Policy) dropRejected(ctx context.Context, s *torch.Scope, samples []Sam
 				at, a, b = append(at, t), append(a, x.Old[t]), append(b, x.Tokens.LogP[t])
 			}
 		}
-		mask, left := make([]bool, len(x.Tokens.Mask)), false
-		for n, out := range is.Weights(a, b, make([]int32, len(at))).Outside {
+		mask, left, sample := make([]bool, len(x.Tokens.Mask)), false, make([]int32, len(at))
+		w := is.Weights(a, b, sample)
+		raw["is_outside"] = raw["is_outside"].Add(shareOutside(is.Level, w, sample))
+		for n, out := range w.Outside {
 			mask[at[n]] = !out
 			left = left || !out
+			raw["is_ratio"] = raw["is_ratio"].Add(Metric{float64(w.Ratio[n]), 1})
+			raw["behaviour_kl"] = raw["behaviour_kl"].Add(Metric{float64(b[n]) - float64(a[n]), 1})
 		}
 		if x.Tokens.Mask = mask; left {
 			kept = append(kept, x)
 		}
 	}
-	return kept, nil
+	return kept, raw, nil
 }
 
 // backward adds one micro-batch's gradients to those of the leaves. The loss meets the model at the leaves' own log-probs and
@@ -233,7 +231,6 @@ func (p *Policy) backward(s *torch.Scope, m *Micro, step Step, stats *Stats) err
 	s.Backward(roots, grads)
 	again(s)
 	stats.Loss += loss
-	stats.Rows += m.Batch.Len()
 	for name, v := range metrics {
 		stats.Metrics[name] = stats.Metrics[name].Add(v)
 	}
@@ -317,25 +314,6 @@ func (p *Policy) clearGrads() {
 	for _, head := range p.heads {
 		head.Tensor.ClearGrad()
 	}
-}
-
-// Score gives the log-probs of every token but the first of each sequence, given those before it, under the weights that the
-// policy computes with now: row i has len(ids[i])-1 entries, at temperature 1/invT[i].
-func (p *Policy) Score(s *torch.Scope, ids [][]int32, invT []float32) ([][]float32, error) {
-	samples := make([]Sample, len(ids))
-	for i, x := range ids {
-		n := len(x)
-		t := rollout.Tokens{IDs: x, Mask: make([]bool, n), LogP: make([]float32, n), Temp: make([]float32, n)}
-		for j := 1; j < n; j++ {
-			t.Mask[j], t.Temp[j] = true, 1/invT[i]
-		}
-		samples[i] = Sample{Tokens: t, Group: int64(i)}
-	}
-	out, err := p.perToken(context.Background(), s, samples)
-	for i := range out {
-		out[i] = out[i][min(1, len(out[i])):]
-	}
-	return out, err
 }
 
 // perToken gives the log-probs [T] of each sample's trained tokens under the weights that the policy computes with now, at the

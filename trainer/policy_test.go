@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/molt-go/molt/rollout"
 	"github.com/molt-go/molt/torch"
 	"github.com/molt-go/molt/torch/model"
 )
@@ -95,7 +96,6 @@ func gradients(t *testing.T, s *torch.Scope, p *Policy, samples []Sample, budget
 	t.Helper()
 	stats, out := Stats{Metrics: map[string]Metric{}}, map[string][]float32{}
 	plan := mustPack(t, samples, budget)
-	stats.NumMicros = len(plan.Micros)
 	err := within(s.Grad, func(s *torch.Scope) error {
 		grads, err := p.gradients(t.Context(), s, plan, nil, &stats)
 		for _, g := range grads {
@@ -126,8 +126,8 @@ func TestSharedPromptsAndMicroBatchesChangeNeitherLossNorGradient(t *testing.T) 
 					budget, n int
 				}{"unshared, one a micro-batch": {alone, 77, 0}, "a group a micro-batch": {samples, 90, 2}, "groups split": {samples, 77, 0}} {
 					got, grads := gradients(t, s, p, c.samples, c.budget)
-					if got.NumMicros < 2 || c.n > 0 && got.NumMicros != c.n {
-						t.Errorf("%s: %d micro-batches", name, got.NumMicros)
+					if n := len(mustPack(t, c.samples, c.budget).Micros); n < 2 || c.n > 0 && n != c.n {
+						t.Errorf("%s: %d micro-batches", name, n)
 					}
 					if diff := cmp.Diff(want.Loss, got.Loss, close64(0, 1e-6)); diff != "" {
 						t.Errorf("%s: loss: %s", name, diff)
@@ -257,7 +257,7 @@ func TestWhatIsNotFiniteIsNamedAndUpdatesNothing(t *testing.T) {
 			refuse("gradients are not finite: model.embed_tokens.weight (norm NaN)", t.Context())
 			p.loss = DefaultConfig().Loss
 			p.loss.KLCoef = 0.1
-			refuse("loss.kl_coef is 0.1, but sample 0 has no log-probs under a reference model", t.Context())
+			refuse("loss.kl_coef is 0.1, but the samples have no log-probs under a reference model", t.Context())
 			p.loss.KLCoef = 0
 			gone, cancel := context.WithCancel(t.Context())
 			cancel()
@@ -354,4 +354,23 @@ func TestAPolicyNeedsFloat32MastersAndAKnownLoss(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Score gives the log-probs of every token but the first of each sequence, given those before it, under the weights that the
+// policy computes with now: row i has len(ids[i])-1 entries, at temperature 1/invT[i].
+func (p *Policy) Score(s *torch.Scope, ids [][]int32, invT []float32) ([][]float32, error) {
+	samples := make([]Sample, len(ids))
+	for i, x := range ids {
+		n := len(x)
+		t := rollout.Tokens{IDs: x, Mask: make([]bool, n), LogP: make([]float32, n), Temp: make([]float32, n)}
+		for j := 1; j < n; j++ {
+			t.Mask[j], t.Temp[j] = true, 1/invT[i]
+		}
+		samples[i] = Sample{Tokens: t, Group: int64(i)}
+	}
+	out, err := p.perToken(context.Background(), s, samples)
+	for i := range out {
+		out[i] = out[i][min(1, len(out[i])):]
+	}
+	return out, err
 }

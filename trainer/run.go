@@ -67,10 +67,18 @@ func New(cfg Config, p Parts) (*Trainer, error) {
 	if p.Train == nil || p.Runner == nil || p.Generator == nil || p.Sink == nil || p.Console == nil {
 		return nil, errors.New("trainer: Train, Runner, Generator, Sink and Console are needed")
 	}
+	if o := cfg.Algo.OverlongBuffer; o > p.Context {
+		return nil, fmt.Errorf("algo.overlong_buffer is %d, more than the context of %d tokens", o, p.Context)
+	}
 	t := &Trainer{Parts: p, cfg: cfg, schedule: cfg.Optim.schedule(cfg.Steps)}
 	t.Rollout.TopLogP = cfg.Loss.ScoreCentering
 	if err := t.schedule.Validate(); err != nil {
 		return nil, fmt.Errorf("[optim] %w", err)
+	}
+	if t.needsReference() {
+		if err := t.checkReference(); err != nil {
+			return nil, err
+		}
 	}
 	if t.Share == nil {
 		train, _ := cfg.Async.Threads(1)
@@ -96,7 +104,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 		saveErr := t.save()
 		t.Console.Done()
 		switch {
-		case ctx.Err() == nil || saveErr != nil || t.policy.moved: // what failed is the caller's to say
+		case err == nil || ctx.Err() == nil || saveErr != nil || t.policy.moved: // what failed is the caller's to say
 		case t.Step == 0:
 			t.say("stopped before the first step was done: there is nothing to save")
 		default:
@@ -143,7 +151,8 @@ func (t *Trainer) loop(ctx context.Context, s *torch.Scope) (err error) {
 		}
 		if !trained {
 			if skipped++; skipped == maxSkipped {
-				return fmt.Errorf("trainer: %d batches in a row had nothing to learn from: all rewards of every group were equal", skipped)
+				return fmt.Errorf("trainer: %d batches in a row had nothing to learn from: their advantages are all 0, as in groups "+
+					"of equal rewards or of one rollout, or no token is left to train on", skipped)
 			}
 			continue
 		}
@@ -160,7 +169,7 @@ func (t *Trainer) loop(ctx context.Context, s *torch.Scope) (err error) {
 	return t.finish(ctx)
 }
 
-// maxSkipped batches without a single non-zero advantage end a run: its tasks are all solved, or all out of reach.
+// maxSkipped batches that teach nothing end a run: its tasks are all solved, or all out of reach.
 const maxSkipped = 10
 
 // next waits for a batch; meanwhile the engine may have all cores.
@@ -194,7 +203,7 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 		t.Skipped++
 		t.collector.Skip()
 		t.Queue = new(t.collector.State())
-		t.say("step %d: a batch was skipped, as no group has rewards that differ", t.Step+1)
+		t.say("step %d: a batch was skipped: its advantages are all 0, or no token is left to train on", t.Step+1)
 		return false, nil
 	}
 	// The weights have moved: from here on a stop must not come between them and the rest of the state.
@@ -213,6 +222,11 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 	}
 	t.Queue = new(t.collector.State())
 	t.policy.moved = false
+	for name, m := range stats.Metrics {
+		if m.Count != 0 { // else the batch had nothing that the metric is of
+			row[name] = m.Mean()
+		}
+	}
 	now := time.Now()
 	maps.Copy(row, map[string]float64{
 		KeyStep: float64(t.Step), KeyVersion: float64(t.Version), KeyRewardMean: b.RewardMean,
@@ -222,9 +236,6 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 		"lr": lr, "seconds": now.Sub(t.last).Seconds(), "trained_tokens": float64(stats.Tokens), "failed": float64(b.Failed),
 		"filtered": float64(b.Filtered), "skipped_steps": float64(t.Skipped), "memory_peak_mb": float64(torch.Memory().Peak) / (1 << 20),
 	})
-	for name, m := range stats.Metrics {
-		row[name] = m.Mean()
-	}
 	rollouts := 0
 	for _, group := range b.Groups {
 		rollouts += len(group)

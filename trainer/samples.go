@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -82,13 +83,14 @@ func components(of []*rollout.Rollout) (map[string][]float32, error) {
 	names := slices.Sorted(maps.Keys(parts))
 	for _, r := range of {
 		if len(names) == 0 {
-			return nil, fmt.Errorf("rollout %d has no Rewards, but the estimator weighs parts of the reward by name", r.ID)
+			return nil, fmt.Errorf("rollout %d has no Rewards, but the estimator weighs parts of the reward by name: its agent must "+
+				"give them", r.ID)
 		}
 		for _, name := range names {
 			v, ok := r.Rewards[name]
 			if !ok {
-				return nil, fmt.Errorf("rollout %d has no reward %q, which others of its batch have: give it always, also where it is 0", r.ID,
-					name)
+				return nil, fmt.Errorf("rollout %d has no reward %q, which others of its batch have: give it always, also where it is 0",
+					r.ID, name)
 			}
 			parts[name] = append(parts[name], float32(v))
 		}
@@ -140,6 +142,7 @@ const (
 // other under the same version. It returns the largest difference of a log-prob and how many were compared.
 func (t *Trainer) probe(ctx context.Context, s *torch.Scope, b rollout.Batch) (diff float64, tokens int, err error) {
 	t.Share(true)
+	var asked []*rollout.Trajectory
 	var requests []rollout.Request
 	for i, group := range b.Groups {
 		if len(requests) == probeSequences || len(group) == 0 || len(group[0].Samples) == 0 {
@@ -154,9 +157,13 @@ func (t *Trainer) probe(ctx context.Context, s *torch.Scope, b rollout.Batch) (d
 		if prompt == 0 || n < 1 {
 			continue
 		}
+		x := &rollout.Trajectory{}
+		if err := x.Context(all.IDs[:prompt]); err != nil {
+			return 0, 0, err
+		}
 		seed := rollout.MixSeed(uint64(t.cfg.Seed), uint64(t.Step), uint64(i))
 		sampling := rollout.Sampling{Temperature: t.Rollout.Temperature, MaxTokens: n, Seed: seed}
-		requests = append(requests, rollout.Request{IDs: all.IDs[:prompt], Sampling: sampling})
+		asked, requests = append(asked, x), append(requests, x.Request(sampling, nil))
 	}
 	replies, errs := make([]rollout.Completion, len(requests)), make([]error, len(requests))
 	var wg sync.WaitGroup
@@ -165,25 +172,21 @@ func (t *Trainer) probe(ctx context.Context, s *torch.Scope, b rollout.Batch) (d
 	}
 	wg.Wait()
 	t.Share(false)
-	ids, invT := make([][]int32, len(requests)), make([]float32, len(requests))
-	for i, r := range requests {
-		if errs[i] != nil {
-			return 0, 0, errs[i]
+	samples := make([]Sample, len(asked))
+	for i, x := range asked {
+		if err := cmp.Or(errs[i], x.Append(replies[i])); err != nil {
+			return 0, 0, err
 		}
-		ids[i], invT[i] = slices.Clone(r.IDs), 1/t.Rollout.Temperature
-		for _, token := range replies[i].Tokens {
-			ids[i] = append(ids[i], token.ID())
-		}
+		samples[i] = Sample{Tokens: x.Tokens(), Group: int64(i)}
 	}
-	scores, err := t.policy.Score(s, ids, invT)
-	if err != nil {
-		return 0, 0, err
-	}
-	for i, r := range requests {
-		for j, token := range replies[i].Tokens {
-			diff = max(diff, math.Abs(float64(token.LogP())-float64(scores[i][len(r.IDs)+j-1])))
-			tokens++
+	scores, err := t.policy.perToken(ctx, s, samples)
+	for i, row := range scores {
+		for j, logp := range row {
+			if x := samples[i].Tokens; x.Mask[j] {
+				diff = max(diff, math.Abs(float64(x.LogP[j])-float64(logp)))
+				tokens++
+			}
 		}
 	}
-	return diff, tokens, nil
+	return diff, tokens, err
 }

@@ -227,3 +227,34 @@ func TestARunWithRemaxTrainsNoTokenOfAGreedyRollout(t *testing.T) {
 		t.Errorf("dr_grpo: %d greedy rollouts, trained %v", asked, trained)
 	}
 }
+
+// A stop that comes while the last checkpoint is written finds the run at its end.
+func TestARunThatIsDoneWasNotStopped(t *testing.T) {
+	for _, steps := range []int{1, 2} {
+		gen := rollout.Script{Reply: func(rollout.Request) ([]int32, []float32, error) { return []int32{21, 22}, []float32{-5, -5}, nil }}
+		runner := askOnce(gen, false, func(s rollout.Spec) *rollout.Rollout { return &rollout.Rollout{Reward: float64(s.ID % 2)} })
+		cfg := DefaultConfig()
+		cfg.Log.Dir, cfg.Steps, cfg.Eval.Tasks, cfg.Async, cfg.Checkpoint.Every = t.TempDir(), steps, 0, AsyncConfig{TrainThreads: 1}, 1
+		c := rollout.DefaultConfig()
+		c.Prompts, c.Samples = 2, 2
+		out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		run, err := New(cfg, Parts{
+			Model: llamas(t)[0], DType: torch.Float32, Context: 64, Rollout: c, Runner: runner, Generator: gen, Sink: noSink{},
+			Train: rollout.Tasks{List: make([]rollout.Task, 4)}, Data: rollout.DataConfig{Source: "test"}, Console: NewProgress(out),
+			SaveText: func(string) error { cancel(); return nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = run.Run(ctx)
+		said, readErr := os.ReadFile(out.Name())
+		if done := steps == 1; readErr != nil || (err == nil) != done || strings.Contains(string(said), "stopped;") == done {
+			t.Errorf("%d steps: error %v, said %q", steps, err, said)
+		}
+	}
+}
