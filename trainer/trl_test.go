@@ -190,6 +190,12 @@ func TestKLGradientsEqualTheReference(t *testing.T) {
 	}
 }
 
+func TestAWideMismatchIsReportedWhole(t *testing.T) {
+	x, logp := trained(0, []float32{4, 0}, []float32{1, 1})
+	got := mustEvaluate(t, []Sample{x}, [][]number{logp}, DefaultConfig().Loss, noLimit).metrics
+	near(t, "half of e^4 - 1 - 4", 24.799075, got["mismatch_k3"].Mean())
+}
+
 // Train and rollout log-probs of one step: the share that differs, the mean distance and k3.
 func TestMismatchMetricsEqualTheReference(t *testing.T) {
 	var ref struct {
