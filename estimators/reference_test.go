@@ -15,7 +15,7 @@ import (
 // deviations is every difference to the reference that these tests allow.
 var deviations = map[string]string{
 	"masked slots": "the reference whitens slots without an action too, and its returns run on before the first; here they are 0",
-	"whitening":    "the reference adds up in float32 and rounds the mean, which a small spread around a large mean magnifies; here both are float64",
+	"whitening":    "the reference rounds sum and mean to float32, which a small spread around a large mean magnifies; here: float64",
 	"equal groups": "the reference divides a float32 rounding by 1e-9 and gets advantages near 0.8; here they are 0",
 	"controllers":  "the reference's coefficient turns negative in a step of 5 horizons, which rewards divergence; here that is an error",
 	"not a number": "the reference takes a log-prob ratio that is no number for 0 and an infinite one for 30; here both are errors",

@@ -239,7 +239,8 @@ func exactEntropy(logits [][]number, temperature float64, entropy, weights []num
 			logp[v] = float64(x-most)/temperature - math.Log(sum)
 			h -= math.Exp(logp[v]) * logp[v]
 		}
-		off := 4 * (math.Nextafter32(float32(math.Abs(float64(most))/temperature), math.MaxFloat32) - float32(math.Abs(float64(most))/temperature))
+		largest := float32(math.Abs(float64(most)) / temperature)
+		off := 4 * (math.Nextafter32(largest, math.MaxFloat32) - largest)
 		for v, l := range logp {
 			exact := -math.Exp(l) * (l + h) / temperature * float64(weights[i])
 			if !(math.Abs(exact-float64(grad[i][v])) <= float64(off)+1e-6) {
