@@ -64,7 +64,7 @@ type KLController struct {
 // 20 % · n / Horizon. A step that would leave no coefficient or a negative one, which rewards divergence, is an error; with n
 // below 5 · Horizon there is none.
 func (c KLController) Update(current float64, n int) (KLController, error) {
-	if !finite(current) || !(c.Coef >= 0 && c.Target >= 0 && (c.Target == 0 || c.Horizon > 0)) {
+	if !finite(current+c.Coef+c.Target+c.Horizon) || !(c.Coef >= 0 && c.Target >= 0 && (c.Target == 0 || c.Horizon > 0)) {
 		return c, fmt.Errorf("estimators: KL controller %+v after a batch with KL %v: all must be finite, coef and target at least 0, "+
 			"horizon above 0", c, current)
 	}

@@ -35,7 +35,9 @@ type klReference struct {
 		Name    string
 		LogP    [][]number `json:"log_probs"`
 		Base    [][]number `json:"log_probs_base"`
+		Mask    [][]number
 		Outputs map[string]struct{ KL [][]number }
+		Means   []number `json:"masked_mean_k3_model"`
 	} `json:"approx_kl"`
 	Controllers []struct {
 		Init, Target, Horizon number
@@ -81,10 +83,21 @@ func TestKLValuesEqualTheReference(t *testing.T) {
 				masks[i] = append(masks[i], finite(float64(logp[i][k])) && finite(float64(base[i][k])))
 			}
 		}
+		actions := bools(floats(c.Mask))
 		for name, want := range c.Outputs {
 			got, err := KL(names[name], logp, base, masks)
 			if err != nil {
 				t.Fatal(c.Name, name, err)
+			}
+			means, _ := MaskedMean(got, actions)
+			for i, mean := range means {
+				whole := true // no pair under the mask that is an error here
+				for k, action := range actions[i] {
+					whole = whole && (!action || masks[i][k])
+				}
+				if w := float64(c.Means[i]); name == "k3/model" && whole && !(math.Abs(mean-w) <= 3e-7+1e-6*math.Abs(w)) {
+					t.Errorf("%s %s: mean of sample %d is %.9g, want %.9g", c.Name, name, i, mean, w)
+				}
 			}
 			for i, mask := range masks {
 				for k, action := range mask {
@@ -189,6 +202,9 @@ func TestAControllerOutOfRangeIsRefused(t *testing.T) {
 		"no number": func(_ *KLController, current *float64, _ *int) { *current = math.NaN() },
 		"infinite":  func(_ *KLController, current *float64, _ *int) { *current = math.Inf(1) },
 		"coef":      func(c *KLController, _ *float64, _ *int) { c.Coef = -0.1 },
+		"no end":    func(c *KLController, _ *float64, _ *int) { c.Coef = math.Inf(1) },
+		"no target": func(c *KLController, _ *float64, _ *int) { c.Target = math.Inf(1) },
+		"no move":   func(c *KLController, _ *float64, _ *int) { c.Horizon = math.Inf(1) },
 		"target":    func(c *KLController, _ *float64, _ *int) { c.Target = -1 },
 		"horizon":   func(c *KLController, _ *float64, _ *int) { c.Horizon = 0 },
 		"too fast":  func(_ *KLController, _ *float64, n *int) { *n = 50 }, // -20 % · 50 / 10 = -1: nothing would be left

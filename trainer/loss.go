@@ -149,7 +149,7 @@ func (in LossInput) evaluate(s *torch.Scope) (torch.Tensor, map[string]Metric, e
 		"policy_kl":      in.Metric(s, s.Sub(in.Old, in.LogP)),
 		"ratio":          in.Metric(s, s.Exp(in.LogRatio(s))),
 		"mismatch_abs":   in.Metric(s, s.Call("aten::abs", drift)[0]),
-		"mismatch_k3":    in.Metric(s, klLosses["k3_base"](s, drift)),
+		"mismatch_k3":    in.Metric(s, expGap(s, drift)),
 		"mismatch_share": in.Metric(s, s.Call("aten::ne.Scalar", drift, 0)[0]), // of tokens with any difference
 	}
 	losses := in.correction.apply(s, in, out.Loss, metrics)

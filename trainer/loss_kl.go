@@ -13,12 +13,14 @@ var klLosses = map[string]func(s *torch.Scope, d torch.Tensor) torch.Tensor{
 	"k2": func(s *torch.Scope, d torch.Tensor) torch.Tensor {
 		return s.Clamp(s.MulScalar(s.Mul(d, d), 0.5), -klBound, klBound)
 	},
-	"k3":      func(s *torch.Scope, d torch.Tensor) torch.Tensor { return expGap(s, s.Neg(d)) },
-	"k3_base": expGap,
+	"k3": func(s *torch.Scope, d torch.Tensor) torch.Tensor {
+		return s.Clamp(expGap(s, s.Neg(d)), -klBound, klBound)
+	},
+	"k3_base": func(s *torch.Scope, d torch.Tensor) torch.Tensor { return s.Clamp(expGap(s, d), -klBound, klBound) },
 }
 
-// expGap is exp(d) - 1 - d, at most klBound. The inner clamp keeps exp finite and changes nothing else.
+// expGap is exp(d) - 1 - d, not bounded by klBound. The clamp only keeps exp finite.
 func expGap(s *torch.Scope, d torch.Tensor) torch.Tensor {
 	d = s.Clamp(d, -maxLogRatio, maxLogRatio)
-	return s.Clamp(s.Sub(s.Call("aten::expm1", d)[0], d), -klBound, klBound)
+	return s.Sub(s.Call("aten::expm1", d)[0], d)
 }

@@ -7,7 +7,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -20,9 +19,10 @@ import (
 var deviations = map[string]string{
 	"not finite": "the reference takes a NaN log-prob as ratio 1, an infinite one as e^±30 and a NaN advantage as 0; here they are errors, and " +
 		"with their places masked the values are those worked out by hand",
-	"clamp":      "the reference's GSPO averages log-ratios before they are clamped to ±30; here the clamped ones, as everywhere",
-	"empty rows": "the reference reports rows without a token as units of the correction; here nothing is counted for them",
-	"ranks":      "the reference averages over ranks and so multiplies by their number; here ranks add up",
+	"clamp":        "the reference's GSPO averages log-ratios before they are clamped to ±30; here the clamped ones, as everywhere",
+	"empty rows":   "the reference reports rows without a token as units of the correction; here nothing is counted for them",
+	"equal groups": "the reference divides a float32 rounding by 1e-9 and gets advantages near 0.8; here they are 0",
+	"ranks":        "the reference averages over ranks and so multiplies by their number; here ranks add up",
 }
 
 func readReference(t *testing.T, name string, into any) {
@@ -85,6 +85,7 @@ type lossInputs struct {
 	Rollout    [][]number `json:"rollout_log_probs"`
 	Advantages [][]number
 	Mask       [][]number `json:"action_mask"`
+	Prompt     []number   `json:"prompt_token_counts"` // tokens of the row's prompt, whose rows stand together
 	Local      lossCounts
 	Global     lossCounts
 }
@@ -95,13 +96,20 @@ type lossCounts struct {
 	Sequences number  `json:"global_batch_size"`
 }
 
-// samples puts slot t at token t+1, as the trainer has it.
+// samples puts slot t at token t+1, as the trainer has it. A prompt is done when all its tokens are.
 func (in lossInputs) samples() []Sample {
 	var out []Sample
+	group, left := 0, number(0)
 	for b, mask := range in.Mask {
+		if left <= 0 {
+			if group = b; in.Prompt != nil {
+				left = in.Prompt[b]
+			}
+		}
 		n := len(mask) + 1
-		x := Sample{Tokens: blank(n), Advantages: make([]float32, n), Old: make([]float32, n), Group: int64(b / 2)}
+		x := Sample{Tokens: blank(n), Advantages: make([]float32, n), Old: make([]float32, n), Group: int64(group)}
 		for t, m := range mask {
+			left -= m
 			x.Tokens.Mask[t+1], x.Tokens.IDs[t] = m != 0, int32(b)
 			x.Tokens.LogP[t+1], x.Old[t+1] = float32(in.Rollout[b][t]), float32(in.Old[b][t])
 			x.Advantages[t+1] = float32(in.Advantages[b][t])
@@ -240,20 +248,25 @@ func (want lossResult) metricsEqual(t *testing.T, name string, in lossInputs, go
 	switch v := want.Outside.(type) {
 	case float64:
 		all["is_outside"] = v
-	case []any: // deviation: empty rows
-		units := Metric{}
-		for b, flag := range v {
-			if slices.Contains(in.Mask[b], 1) {
-				units = units.Add(Metric{flag.(float64), 1})
-			}
-		}
-		all["is_outside"] = units.Mean()
+	case []any:
+		all["is_outside"] = share(v, in.Mask)
 	}
 	for metric, v := range all {
 		if diff := cmp.Diff(v, got[metric].Mean(), close64(1e-6, 1e-5)); diff != "" {
 			t.Errorf("%s: %s: %s", name, metric, diff)
 		}
 	}
+}
+
+// share is the mean of the flags of rows with a token; see deviations, empty rows.
+func share(flags []any, mask [][]number) float64 {
+	units := Metric{}
+	for b, flag := range flags {
+		if slices.Contains(mask[b], 1) {
+			units = units.Add(Metric{flag.(float64), 1})
+		}
+	}
+	return units.Mean()
 }
 
 func TestAggregationsEqualTheReference(t *testing.T) {
@@ -288,12 +301,22 @@ func TestSettingsAreAcceptedAsByTheReference(t *testing.T) {
 
 func (want evaluated) equal(t *testing.T, name string, got evaluated) {
 	t.Helper()
-	if diff := cmp.Diff(want.loss, got.loss, close64(1e-7, 1e-5)); diff != "" {
+	if diff := cmp.Diff(want.loss, got.loss, close64(rounding(want.grad), 1e-5)); diff != "" {
 		t.Errorf("%s: loss: %s", name, diff)
 	}
 	if diff := cmp.Diff(want.grad, got.grad, close64(1e-6, 1e-5)); diff != "" {
 		t.Errorf("%s: gradient: %s", name, diff)
 	}
+}
+
+// rounding is what a float32 sum may be off by when its terms cancel: two units in the last place of the sum of their sizes, which for
+// those with a gradient are about the gradient's. The reference was off by one.
+func rounding(grad [][]float64) float64 {
+	sum := 0.0
+	for _, g := range slices.Concat(grad...) {
+		sum += math.Abs(g)
+	}
+	return 1e-7 + 0x1p-22*sum
 }
 
 // masked is a sample for each row of a reference's mask, each a group of its own, with nothing but the mask.
@@ -325,128 +348,4 @@ func aggregated(t *testing.T, mask, values [][]number, c LossConfig) (out evalua
 		}
 	})
 	return out
-}
-
-// checkSpecial wants every NaN and infinity under the mask to be an error that names its place, and then, with those places masked,
-// the values of the formulas worked out here.
-func checkSpecial(t *testing.T, name string, in lossInputs, c LossConfig, counts lossCounts, groups number) {
-	t.Helper()
-	samples, bad := in.samples(), 0
-	change := changes(samples, counts, groups)
-	for b := range samples {
-		for slot := range in.Mask[b] {
-			zero := 0 * (in.LogP[b][slot] + in.Old[b][slot] + in.Rollout[b][slot] + in.Advantages[b][slot])
-			if !math.IsNaN(float64(zero)) || !samples[b].Tokens.Mask[slot+1] {
-				continue
-			}
-			bad++
-			_, err := evaluate(t, samples, in.LogP, c, noLimit, change)
-			place := regexp.MustCompile(fmt.Sprintf(`^sample %d .*token %d:`, b, slot+1))
-			if err == nil || !place.MatchString(err.Error()) {
-				t.Errorf("%s: error %v, want one that names sample %d, token %d: %s", name, err, b, slot+1, deviations["not finite"])
-			}
-			samples[b].Tokens.Mask[slot+1] = false
-		}
-	}
-	if bad == 0 {
-		t.Errorf("%s: the special inputs hold nothing special", name)
-	}
-	got, err := evaluate(t, samples, in.LogP, c, noLimit, change)
-	if err != nil {
-		t.Errorf("%s: %v", name, err)
-		return
-	}
-	byHand(samples, in.LogP, c, change).equal(t, name+", masked", got)
-}
-
-// byHand is the loss in plain float64, token by token, with its gradient by differences; what has no gradient stays at x.
-func byHand(samples []Sample, logp [][]number, c LossConfig, change func(*Step)) (out evaluated) {
-	x := floats(logp, 1)
-	step := Step{}
-	groups := map[int64]int{}
-	for _, s := range samples {
-		for _, on := range s.Tokens.Mask {
-			if on {
-				step.Tokens++
-				groups[s.Group]++
-			}
-		}
-	}
-	step.Prompts = len(groups)
-	change(&step)
-	const h = 1e-5
-	out.loss = lossByHand(samples, x, x, c, step, groups)
-	for b := range x {
-		out.grad = append(out.grad, make([]float64, len(x[b])))
-		for slot := range x[b] {
-			moved := slices.Clone(x)
-			moved[b] = slices.Clone(x[b])
-			moved[b][slot] += h
-			up := lossByHand(samples, moved, x, c, step, groups)
-			moved[b][slot] -= 2 * h
-			out.grad[b][slot] = (up - lossByHand(samples, moved, x, c, step, groups)) / (2 * h)
-		}
-	}
-	return out
-}
-
-func lossByHand(samples []Sample, x, fixed [][]float64, c LossConfig, step Step, groups map[int64]int) (loss float64) {
-	is, _ := c.Correction.Resolve()
-	for b, s := range samples {
-		var sum, n, product, divergence float64
-		for slot := range x[b] {
-			if s.Tokens.Mask[slot+1] {
-				old, beh := float64(s.Old[slot+1]), float64(s.Tokens.LogP[slot+1])
-				sum, n, product = sum+fixed[b][slot]-old, n+1, product+old-beh
-				divergence += apart(is.Gate, math.Exp(beh), math.Exp(old))
-			}
-		}
-		for slot := range x[b] {
-			if !s.Tokens.Mask[slot+1] {
-				continue
-			}
-			old, beh, a := float64(s.Old[slot+1]), float64(s.Tokens.LogP[slot+1]), float64(s.Advantages[slot+1])
-			r := math.Exp(x[b][slot] - old)
-			if c.Name == "gspo" {
-				r = math.Exp(sum/n + x[b][slot] - fixed[b][slot])
-			}
-			gain := min(r*a, min(max(r, 1-c.ClipLow), 1+c.ClipHigh)*a)
-			if c.DualClip > 0 && a < 0 {
-				gain = max(gain, c.DualClip*a)
-			}
-			if c.Name == "cispo" {
-				gain = min(math.Exp(fixed[b][slot]-old), c.ClipHigh) * a * x[b][slot]
-			}
-			weight := math.Exp(old - beh)
-			stat := map[string]float64{"token": weight, "seq": math.Exp(product), "geo": math.Exp(product / n)}[is.Level]
-			if is.Gate != "ratio" {
-				stat = map[string]float64{"token": apart(is.Gate, math.Exp(beh), math.Exp(old)), "seq": divergence / n}[is.Level]
-			}
-			switch {
-			case is.Level == "off":
-				weight = 1
-			case is.Mode == "clip":
-				weight = min(max(weight, is.Band[0]), is.Band[1])
-			case is.Mode == "trunc":
-				weight = min(weight, is.Band[1])
-			case stat < is.Band[0] || stat > is.Band[1]:
-				weight = 0
-			}
-			loss -= gain * weight / map[string]float64{
-				"token-mean": float64(step.Tokens), "seq-mean-token-sum": float64(step.Sequences),
-				"seq-mean-token-sum-norm": float64(step.Sequences * c.NormTokens), "seq-mean-token-mean": float64(step.Sequences) * n,
-				"prompt-mean-token-mean": float64(step.Prompts * groups[s.Group]),
-			}[c.Aggregation]
-		}
-	}
-	return loss
-}
-
-// apart is how far two probabilities of one token are apart.
-func apart(gate string, p, q float64) float64 {
-	if gate == "tv" {
-		return math.Abs(p - q)
-	}
-	p, q = min(max(p, 1e-6), 1-1e-6), min(max(q, 1e-6), 1-1e-6)
-	return p*math.Log(p/q) + (1-p)*math.Log((1-p)/(1-q))
 }
