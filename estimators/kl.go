@@ -53,11 +53,11 @@ func KL(kind string, logp, base [][]float32, masks [][]bool) ([][]float32, error
 }
 
 // KLController holds the coefficient of the KL. It is fixed if Target is 0; else it steers towards that divergence (Ziegler
-// et al., arXiv:1909.08593, section 2.2). Its JSON is what a checkpoint keeps.
+// et al., arXiv:1909.08593, section 2.2).
 type KLController struct {
-	Coef    float64 `json:"coef"`    // the coefficient now, at least 0
-	Target  float64 `json:"target"`  // nats; 0: fixed
-	Horizon float64 `json:"horizon"` // samples over which it moves by about its own size, above 0 if there is a target
+	Coef    float64 // the coefficient now, at least 0
+	Target  float64 // nats; 0: fixed
+	Horizon float64 // samples over which it moves by about its own size, above 0 if there is a target
 }
 
 // Update returns the controller after a batch of n samples with mean KL current, in nats: the coefficient changes by at most

@@ -220,18 +220,6 @@ func TestAControllerOutOfRangeIsRefused(t *testing.T) {
 	}
 }
 
-func TestAControllerSurvivesACheckpoint(t *testing.T) {
-	want := KLController{Coef: 0.1, Target: 6, Horizon: 1e4}
-	text, err := json.Marshal(want)
-	if err != nil || string(text) != `{"coef":0.1,"target":6,"horizon":10000}` {
-		t.Fatalf("%s, %v", text, err)
-	}
-	var got KLController
-	if err := json.Unmarshal(text, &got); err != nil || got != want {
-		t.Errorf("%+v, %v", got, err)
-	}
-}
-
 func TestMaskedMeansEqualTheReference(t *testing.T) {
 	for _, c := range loadKL(t).Masked {
 		rows, masks := floats(c.Tensor), bools(floats(c.Mask))

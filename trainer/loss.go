@@ -3,6 +3,7 @@ package trainer
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -92,8 +93,13 @@ type Param struct {
 	Default, Min, Max float64
 }
 
-// Param is the value of a parameter that the loss was registered with.
-func (in LossInput) Param(name string) float64 { return in.params[name] }
+// Param is the value of a parameter that the loss was registered with, NaN for another name, which the trainer refuses as a loss.
+func (in LossInput) Param(name string) float64 {
+	if v, ok := in.params[name]; ok {
+		return v
+	}
+	return math.NaN()
+}
 
 type policyLoss struct {
 	f      func(*torch.Scope, LossInput) LossOutput
@@ -152,10 +158,10 @@ func (in LossInput) evaluate(s *torch.Scope) (torch.Tensor, map[string]Metric, e
 		"mismatch_k3":    in.Metric(s, expGap(s, drift)),
 		"mismatch_share": in.Metric(s, s.Call("aten::ne.Scalar", drift, 0)[0]), // of tokens with any difference
 	}
-	losses := in.correction.apply(s, in, out.Loss, metrics)
-	metrics["policy_loss"] = in.Metric(s, losses)
+	corrected := in.correction.apply(s, in, out.Loss, metrics)
+	metrics["policy_loss"] = in.Metric(s, corrected)
 	maps.Copy(metrics, out.Metrics)
-	loss := in.Aggregate(s, losses)
+	loss := in.Aggregate(s, corrected)
 	if c := in.Config.EntropyCoef; c != 0 {
 		loss = s.Sub(loss, s.MulScalar(in.tokenMean(s, in.Entropy), c))
 	}

@@ -12,10 +12,9 @@ import (
 // Metrics: clip_ratio, the share of tokens above the ceiling.
 func CISPO(s *torch.Scope, in LossInput) LossOutput {
 	ratio := s.Detach(s.Exp(in.LogRatio(s)))
-	ceiling := torch.New(s, []float32{float32(in.Config.ClipHigh)})
 	weight := s.Clamp(ratio, math.Inf(-1), in.Config.ClipHigh)
 	return LossOutput{
 		Loss:    s.Neg(s.Mul(s.Mul(weight, in.Advantages), in.LogP)),
-		Metrics: map[string]Metric{"clip_ratio": in.Metric(s, s.Less(ceiling, ratio))},
+		Metrics: map[string]Metric{"clip_ratio": in.Metric(s, s.Call("aten::gt.Scalar", ratio, in.Config.ClipHigh)[0])},
 	}
 }

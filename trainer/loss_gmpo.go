@@ -16,7 +16,7 @@ var gmpoParams = []Param{{Name: "epsilon", Default: 0.4, Min: 0, Max: maxLogRati
 // Metrics: clip_ratio, the share of tokens that are bounded.
 func GMPO(s *torch.Scope, in LossInput) LossOutput {
 	ratio, epsilon := in.LogRatio(s), in.Param("epsilon")
-	rising := s.Less(torch.New(s, []float32{0}), in.Advantages)
+	rising := s.Call("aten::gt.Scalar", in.Advantages, 0)[0]
 	bounded := s.Where(rising, s.Clamp(ratio, math.Inf(-1), epsilon), s.Clamp(ratio, -epsilon, math.Inf(1)))
 	return LossOutput{
 		Loss:    s.Neg(s.Mul(s.Exp(in.SampleMean(s, bounded)), in.Advantages)),

@@ -11,7 +11,7 @@ func PPO(s *torch.Scope, in LossInput) LossOutput {
 	out := clipped(s, in, s.Exp(in.LogRatio(s)))
 	if c := in.Config.DualClip; c > 0 {
 		// For A > 0 the bound would be below 0 and cannot hold, so it is taken where A < 0 only.
-		negative := s.Less(in.Advantages, torch.New(s, []float32{0}))
+		negative := s.Call("aten::lt.Scalar", in.Advantages, 0)[0]
 		out.Loss = s.Where(negative, s.Minimum(out.Loss, s.MulScalar(in.Advantages, -c)), out.Loss)
 	}
 	return out

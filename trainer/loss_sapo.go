@@ -10,7 +10,7 @@ var sapoParams = []Param{{Name: "tau_pos", Default: 1, Min: 0.01, Max: 100}, {Na
 //
 // Metrics: gate, the mean of 4·σ·(1-σ).
 func SAPO(s *torch.Scope, in LossInput) LossOutput {
-	rising := s.Less(torch.New(s, []float32{0}), in.Advantages)
+	rising := s.Call("aten::gt.Scalar", in.Advantages, 0)[0]
 	tau := s.Where(rising, torch.New(s, []float32{float32(in.Param("tau_pos"))}), torch.New(s, []float32{float32(in.Param("tau_neg"))}))
 	gate := s.Call("aten::sigmoid", s.Mul(tau, s.AddScalar(s.Exp(in.LogRatio(s)), -1)))[0]
 	open := s.MulScalar(s.Mul(gate, s.AddScalar(s.Neg(gate), 1)), 4)

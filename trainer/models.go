@@ -71,16 +71,9 @@ func (t *Trainer) consult(ctx context.Context, s *torch.Scope, samples []Sample,
 	if !t.cfg.Algo.needsKL() {
 		return nil
 	}
-	in.KLs, err = estimators.KL(t.cfg.Algo.KL, behaviour, reference, in.Masks)
-	var mean Metric
-	for i, kls := range in.KLs {
-		for slot, kl := range kls {
-			if in.Masks[i][slot] {
-				mean = mean.Add(Metric{float64(kl), 1})
-			}
-		}
+	if in.KLs, err = estimators.KL(t.cfg.Algo.KL, behaviour, reference, in.Masks); err == nil {
+		_, row["kl_reward"] = estimators.MaskedMean(in.KLs, in.Masks)
 	}
-	row["kl_reward"] = mean.Mean()
 	return err
 }
 

@@ -190,7 +190,7 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 	}
 	lr := t.schedule.At(t.Step)
 	var stats Stats
-	if hasSignal(samples, t.cfg.Loss) {
+	if t.critic != nil || hasSignal(samples, t.cfg.Loss) { // a critic learns from equal rewards too
 		stats, err = t.policy.Step(ctx, s, samples, lr, t.Share)
 		if err == nil && stats.Stepped && t.critic != nil {
 			err = t.critic.learn(s, samples, t.critic.config.schedule(t.cfg.Steps).At(t.Step), t.Share, stats.Metrics)

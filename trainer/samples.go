@@ -28,6 +28,8 @@ func (t *Trainer) samples(ctx context.Context, s *torch.Scope, b rollout.Batch, 
 	if err != nil {
 		return nil, err
 	}
+	_, row["return_mean"] = estimators.MaskedMean(result.Returns, in.Masks)
+	row["group_reward_std"] = estimators.Mean(result.GroupStd)
 	for i := range out {
 		out[i].Advantages = append([]float32{0}, result.Advantages[i]...)
 		out[i].returns = append([]float32{0}, result.Returns[i]...)
