@@ -207,7 +207,7 @@ func (c LossConfig) validateParams() error {
 			errs = append(errs, check("loss.params."+p.Name, v, v >= p.Min && v <= p.Max, fmt.Sprintf("%v to %v", p.Min, p.Max)))
 		}
 	}
-	for name := range c.Params {
+	for _, name := range slices.Sorted(maps.Keys(c.Params)) {
 		if !slices.Contains(known, name) {
 			errs = append(errs, fmt.Errorf("loss.params.%s is not known to the loss %q, which has: %s", name, c.Name,
 				cmp.Or(strings.Join(known, ", "), "none")))
