@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -80,25 +81,32 @@ var hostile = map[string]string{
 	"targets":            "{% for " + strings.Repeat("(", 100000) + "a in x %}",
 }
 
+// processTime is what the processor has spent on this process: other programs may hold the cores.
+func processTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
 func TestATemplateWithoutEndIsAnErrorInBoundedTimeAndMemory(t *testing.T) {
 	for name, src := range hostile {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		took, err := time.Hour, error(nil)
-		for tries := 0; tries < 3 && took > time.Second; tries++ { // other programs may hold the cores
-			start := time.Now()
-			var tmpl *Template
-			if tmpl, err = Parse(src); err == nil {
-				_, err = tmpl.Render(nil)
-			}
-			took = time.Since(start)
-			runtime.ReadMemStats(&after)
+		start := processTime(t)
+		tmpl, err := Parse(src)
+		if err == nil {
+			_, err = tmpl.Render(nil)
 		}
+		took := processTime(t) - start
+		runtime.ReadMemStats(&after)
 		var e *Error
 		if !errors.As(err, &e) {
 			t.Errorf("%s: error %v", name, err)
 		}
-		if took > time.Second {
+		if took > 10*time.Second { // what is not bounded takes hours
 			t.Errorf("%s took %v", name, took)
 		}
 		if n := after.TotalAlloc - before.TotalAlloc; n > 3<<30 {
