@@ -52,7 +52,7 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 	if err != nil {
 		return err
 	}
-	env, err := agent.FindEnv(cfg.Agent.Env)
+	found, err := agent.Find(cfg.Agent.Env)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 		window = min(window, cfg.Engine.Context)
 	}
 	episode := agent.EnvConfig{MaxTurns: cfg.Rollout.MaxTurns, Context: window, Template: cfg.Agent.Template}
-	runner, err := agent.NewEnvRunner(chat, eng, episode, env)
+	runner, err := agent.NewEnvRunner(chat, eng, episode, found.Env)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,9 @@ import (
 // ErrNoRoom says that a prompt leaves no token of the context to reply with.
 var ErrNoRoom = errors.New("the conversation fills the model's context")
 
+// errPrompt says that the conversation is at fault, not the generator.
+var errPrompt = errors.New("the conversation cannot be shown to the model")
+
 // Session stitches the model calls of one rollout into trajectories. Each call brings a whole conversation. Where that goes on from a
 // recorded reply, the prompt is the ids up to there, as the model was shown them and said them, and the ids of the template's delta; the
 // segment grows. Where the reply has been gone on from already, the call is a branch. Where the client has edited, dropped or summarised
@@ -108,7 +111,7 @@ func (s *Session) Call(ctx context.Context, c Call) (*Reply, error) {
 	at, ids, err := s.prompt(c)
 	s.mu.Unlock()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errPrompt, err)
 	}
 	room := s.context - len(ids)
 	if room <= 0 {
@@ -146,7 +149,9 @@ func (s *Session) prompt(c Call) (*turn, []int32, error) {
 		}
 	}
 	if at != nil && last < len(c.Messages) {
-		delta, err := s.chat.Delta(at.history, at.reply.Text, at.reply.NumStop > 0, c.Messages[last:], c.Options)
+		said := at.reply.Tokens
+		stopped := len(said) > 0 && slices.Contains(s.chat.StopIDs(), said[len(said)-1].ID()) // a stop string does not end a turn
+		delta, err := s.chat.Delta(at.history, at.reply.Text, stopped, c.Messages[last:], c.Options)
 		if err == nil {
 			ids := at.segment.Request(rollout.Sampling{}, nil).IDs[:at.length]
 			return at, slices.Concat(ids, delta, c.Opening), nil
