@@ -52,7 +52,7 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 	if err != nil {
 		return err
 	}
-	env, err := agent.FindEnv(cfg.Agent.Env)
+	found, err := agent.Find(cfg.Agent.Env)
 	if err != nil {
 		return err
 	}
@@ -70,10 +70,22 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 	if cfg.Engine.Context > 0 {
 		window = min(window, cfg.Engine.Context)
 	}
-	episode := agent.EnvConfig{MaxTurns: cfg.Rollout.MaxTurns, Context: window, Template: cfg.Agent.Template}
-	runner, err := agent.NewEnvRunner(chat, eng, episode, env)
-	if err != nil {
-		return err
+	var runner rollout.Runner
+	if found.Chat != nil {
+		server, err := agent.NewServer(chat, eng, agent.ServerConfig{Context: window, Template: cfg.Agent.Template,
+			Sampling: cfg.Rollout.ClientSampling})
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+		if runner, err = agent.NewChatRunner(server, found.Chat); err != nil {
+			return err
+		}
+	} else {
+		episode := agent.EnvConfig{MaxTurns: cfg.Rollout.MaxTurns, Context: window, Template: cfg.Agent.Template}
+		if runner, err = agent.NewEnvRunner(chat, eng, episode, found.Env); err != nil {
+			return err
+		}
 	}
 	t, err := trainer.New(cfg.Config, trainer.Parts{
 		Model: path, Reference: reference, DType: dtype, Rollout: cfg.Rollout, Data: cfg.Data, Train: train, Held: held,

@@ -27,6 +27,7 @@ type Chat struct {
 	bos      int32           // in front of every prompt; noID: none
 	end      int32           // the special token that the template puts after an assistant's message; noID: none
 	stops    []int32
+	thinks   bool
 	markers  func() (markers, error)
 }
 
@@ -44,7 +45,8 @@ func NewChat(tok *Tokenizer, template string, tokens map[string]string, addBOS b
 	if err != nil {
 		return nil, fmt.Errorf("chat template: %w", err)
 	}
-	c := &Chat{tok: tok, template: parsed, vars: map[string]any{"tools": nil, "documents": nil}, bos: noID, end: noID, stops: tok.EOS()}
+	c := &Chat{tok: tok, template: parsed, vars: map[string]any{"tools": nil, "documents": nil}, bos: noID, end: noID, stops: tok.EOS(),
+		thinks: strings.Contains(template, "</think>")}
 	for name, token := range tokens {
 		c.vars[name] = token
 		id, ok := tok.ID(token)
@@ -254,6 +256,9 @@ func (s source) chat() (*Chat, error) {
 	}
 	return c, err
 }
+
+// Thinks tells whether the template knows thoughts, between <think> and </think> at the start of a reply.
+func (c *Chat) Thinks() bool { return c.thinks }
 
 // Tokenizer is the chat's.
 func (c *Chat) Tokenizer() *Tokenizer { return c.tok }

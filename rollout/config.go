@@ -3,6 +3,7 @@ package rollout
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -19,14 +20,17 @@ type Config struct {
 	MaxRefill     int           `toml:"max_refill"`     // groups taken out for one batch, in batches, before the run stops
 	FilterEqual   bool          `toml:"filter_equal"`   // take out groups whose rewards are all equal: they teach nothing
 	PartialGroups bool          `toml:"partial_groups"` // keep what is left of a group with failures; not for group estimators
-	TopLogP       int           `toml:"-"`              // most likely tokens to record at each position, where the loss needs them
+	// ClientSampling says what becomes of the sampling that a chat agent asks for itself: "honour", "override" (the run's holds) or
+	// "refuse". Tokens that are not drawn from the model's own distribution are not trained on.
+	ClientSampling string `toml:"client_sampling"`
+	TopLogP        int    `toml:"-"` // most likely tokens to record at each position, where the loss needs them
 }
 
 // DefaultConfig has the values that hold where the file is silent.
 func DefaultConfig() Config {
 	return Config{
 		Prompts: 8, Samples: 8, MaxTurns: 8, MaxTokens: 256, Temperature: 1,
-		Timeout: 10 * time.Minute, Concurrency: 256, MaxFailed: 0.5, MaxRefill: 4,
+		Timeout: 10 * time.Minute, Concurrency: 256, MaxFailed: 0.5, MaxRefill: 4, ClientSampling: "honour",
 	}
 }
 
@@ -43,6 +47,8 @@ func (c Config) Validate() error {
 		need(c.Timeout > 0, "[rollout] timeout = %q: must be above 0", c.Timeout),
 		need(finite(c.MaxFailed) && c.MaxFailed >= 0, "[rollout] max_failed = %v: must be a share, 0 or more", c.MaxFailed),
 		need(c.MaxRefill >= 0, "[rollout] max_refill = %d: must be 0 or more", c.MaxRefill),
+		need(slices.Contains([]string{"honour", "override", "refuse"}, c.ClientSampling),
+			`[rollout] client_sampling = %q: must be "honour", "override" or "refuse"`, c.ClientSampling),
 		need(!c.FilterEqual || c.Samples != 1, "[rollout] filter_equal with samples = 1 would take out every group"),
 	)
 }

@@ -6,4 +6,7 @@
 // turn is the ids so far plus the ids of the chat template's delta. Text that the model wrote is decoded for the Env
 // to read and never encoded again. Where a template rewrites earlier turns, the segment is sealed and the next one
 // starts from a fresh render; all segments share the rollout's reward.
+//
+// A ChatAgent owns its loop, and calls the model over HTTP at a Server that keeps the tokens exact in the same way: Session
+// finds in each conversation that a client sends what it has recorded.
 package agent

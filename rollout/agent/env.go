@@ -23,7 +23,7 @@ type Env interface {
 	Step(ctx context.Context, action string) (Result, error)
 }
 
-// Result is what an Env answers.
+// Result is what an Env answers, and how a ChatAgent ends: of its Result, Observation, Terminated, Images and Sampling say nothing.
 type Result struct {
 	Observation []multimodal.Message // what the model sees next; see User
 	Reward      float64              // of this step; a rollout's reward is the sum
@@ -42,41 +42,56 @@ func User(text string) []multimodal.Message {
 	return []multimodal.Message{{Role: "user", Content: text}}
 }
 
+// Agent makes the agents of a registered name, one for each rollout: one of the two functions is set.
+type Agent struct {
+	Env  func() Env
+	Chat func() ChatAgent
+}
+
 var (
-	envsMu sync.Mutex
-	envs   = map[string]func() Env{"largest": func() Env { return &largest{} }}
+	agentsMu sync.Mutex
+	agents   = map[string]Agent{"largest": {Env: func() Env { return &largest{} }}}
 )
 
 // RegisterEnv makes an environment known as [agent] env = name. make is called once for each rollout. A name that is
 // taken is an error.
 func RegisterEnv(name string, make func() Env) error {
-	envsMu.Lock()
-	defer envsMu.Unlock()
-	if _, taken := envs[name]; taken || name == "" || make == nil {
-		return fmt.Errorf("agent: environment %q is registered already, or has no name or function", name)
+	return register(name, Agent{Env: make}, make != nil)
+}
+
+// RegisterChatAgent does the same for an agent that owns its loop.
+func RegisterChatAgent(name string, make func() ChatAgent) error {
+	return register(name, Agent{Chat: make}, make != nil)
+}
+
+func register(name string, a Agent, whole bool) error {
+	agentsMu.Lock()
+	defer agentsMu.Unlock()
+	if _, taken := agents[name]; taken || name == "" || !whole {
+		return fmt.Errorf("agent: %q is registered already, or has no name or function", name)
 	}
-	envs[name] = make
+	agents[name] = a
 	return nil
 }
 
-// FindEnv is the registered environment of that name.
-func FindEnv(name string) (func() Env, error) {
-	envsMu.Lock()
-	defer envsMu.Unlock()
-	if env, ok := envs[name]; ok {
-		return env, nil
+// Find is the registered agent of that name.
+func Find(name string) (Agent, error) {
+	agentsMu.Lock()
+	defer agentsMu.Unlock()
+	if a, ok := agents[name]; ok {
+		return a, nil
 	}
-	return nil, fmt.Errorf("[agent] env = %q is not known; there are %s", name, strings.Join(slices.Sorted(maps.Keys(envs)), ", "))
+	return Agent{}, fmt.Errorf("[agent] env = %q is not known; there are %s", name, strings.Join(slices.Sorted(maps.Keys(agents)), ", "))
 }
 
 // Config is the [agent] table.
 type Config struct {
-	Env      string         `toml:"env"`      // a registered environment
+	Env      string         `toml:"env"`      // a registered environment or chat agent
 	Template map[string]any `toml:"template"` // variables for the chat template, as enable_thinking = false
 }
 
 // Validate lists what is wrong with c. It changes nothing.
 func (c Config) Validate() error {
-	_, err := FindEnv(c.Env)
+	_, err := Find(c.Env)
 	return err
 }

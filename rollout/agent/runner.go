@@ -44,7 +44,7 @@ func NewEnvRunner(chat Chat, gen rollout.Generator, c EnvConfig, env func() Env)
 		return nil, fmt.Errorf("agent: max_turns = %d and a context of %d tokens must be at least 1", c.MaxTurns, c.Context)
 	}
 	return rollout.RunnerFunc(func(ctx context.Context, s rollout.Spec) (*rollout.Rollout, error) {
-		e := &episode{chat: chat, gen: gen, config: c, env: env()}
+		e := &episode{config: c, env: env(), session: NewSession(chat, gen, c.Context)}
 		e.out = &rollout.Rollout{Spec: s, Rewards: map[string]float64{}, Info: map[string]float64{}}
 		e.opts = multimodal.RenderOptions{AddGenerationPrompt: true, Tools: s.Task.Tools, Extra: c.Template}
 		if closer, ok := e.env.(io.Closer); ok {
@@ -59,13 +59,11 @@ func NewEnvRunner(chat Chat, gen rollout.Generator, c EnvConfig, env func() Env)
 
 // episode is one rollout while it runs.
 type episode struct {
-	chat    Chat
-	gen     rollout.Generator
 	config  EnvConfig
 	env     Env
+	session *Session
 	opts    multimodal.RenderOptions
 	out     *rollout.Rollout
-	segment *rollout.Trajectory // the last of out.Samples, not sealed
 	history []multimodal.Message
 	score   *float64
 	turns   int
@@ -88,16 +86,12 @@ func (e *episode) play(ctx context.Context) error {
 	if len(e.history) == 0 {
 		return errors.New("agent: neither the task nor the environment says anything to the model")
 	}
-	if err := e.render(); err != nil {
-		return err
-	}
-	e.out.Truncated = e.out.Truncated || e.room() <= 0
 	for !res.Terminated && !e.out.Truncated {
 		if res, err = e.turn(ctx, e.sampling(res.Sampling)); err != nil {
 			return fmt.Errorf("agent: turn %d: %w", e.turns, err)
 		}
 	}
-	e.segment.Seal()
+	e.out.Samples = e.session.Close()
 	e.out.Truncated = e.out.Truncated || e.cut
 	e.out.Score = e.out.Reward
 	if e.score != nil {
@@ -105,9 +99,6 @@ func (e *episode) play(ctx context.Context) error {
 	}
 	return nil
 }
-
-// room is how many tokens the context still takes.
-func (e *episode) room() int { return e.config.Context - e.segment.Len() }
 
 // sampling is what to ask for in the next turn.
 func (e *episode) sampling(own *rollout.Sampling) rollout.Sampling {
@@ -125,34 +116,22 @@ func (e *episode) sampling(own *rollout.Sampling) rollout.Sampling {
 	if s.Seed == 0 {
 		s.Seed = rollout.MixSeed(e.out.Seed, uint64(e.turns))
 	}
-	s.StopIDs = slices.Concat(s.StopIDs, e.chat.StopIDs())
-	if s.MaxTokens <= 0 || s.MaxTokens > e.room() {
-		s.MaxTokens = e.room()
-	}
 	return s
 }
 
-// turn has the model reply, the environment answer, and brings the segment up to the next reply.
+// turn has the model reply and the environment answer. Where the context has no room for a reply, the rollout is truncated.
 func (e *episode) turn(ctx context.Context, s rollout.Sampling) (Result, error) {
 	e.turns++
-	c, err := e.gen.Generate(ctx, e.segment.Request(s, nil))
+	reply, err := e.session.Call(ctx, Call{Messages: e.history, Options: e.opts, Sampling: s})
+	if errors.Is(err, ErrNoRoom) {
+		e.out.Truncated = true
+		return Result{}, nil
+	}
 	if err != nil {
 		return Result{}, err
 	}
-	if err := e.segment.Append(c); err != nil {
-		return Result{}, err
-	}
-	if c.Finish == rollout.FinishCancelled {
-		return Result{}, errors.Join(errors.New("generation was cancelled"), context.Cause(ctx))
-	}
-	e.cut = c.Finish == rollout.FinishLength
-	said := c.Tokens[:len(c.Tokens)-c.NumStop]
-	ids := make([]int32, len(said))
-	for i, g := range said {
-		ids[i] = g.ID()
-	}
-	reply := e.chat.Decode(ids)
-	res, err := e.env.Step(ctx, reply)
+	e.cut = reply.Finish == rollout.FinishLength
+	res, err := e.env.Step(ctx, reply.Text)
 	if err != nil {
 		return Result{}, fmt.Errorf("step: %w", err)
 	}
@@ -162,38 +141,11 @@ func (e *episode) turn(ctx context.Context, s rollout.Sampling) (Result, error) 
 	if !res.Terminated && e.turns == e.config.MaxTurns {
 		e.out.Truncated = true
 	}
-	if res.Terminated || e.out.Truncated {
-		return res, nil
-	}
-	if len(res.Observation) == 0 {
+	if !res.Terminated && !e.out.Truncated && len(res.Observation) == 0 {
 		return Result{}, errors.New("the environment has not ended and says nothing to the model")
 	}
-	delta, err := e.chat.Delta(e.history, reply, c.NumStop > 0, res.Observation, e.opts)
-	e.history = slices.Concat(e.history, []multimodal.Message{{Role: "assistant", Content: reply}}, res.Observation)
-	switch {
-	case errors.Is(err, multimodal.ErrRewritten):
-		e.segment.Seal()
-		err := e.render()
-		e.out.Truncated = e.room() <= 0
-		return res, err
-	case err != nil:
-		return Result{}, err
-	case len(delta) >= e.room():
-		e.out.Truncated = true // no room to reply, so what would be read is left out too
-		return res, nil
-	}
-	return res, e.segment.Context(delta)
-}
-
-// render starts a segment with the whole conversation.
-func (e *episode) render() error {
-	ids, err := e.chat.Prompt(e.history, e.opts)
-	if err != nil {
-		return err
-	}
-	e.segment = &rollout.Trajectory{}
-	e.out.Samples = append(e.out.Samples, e.segment)
-	return e.segment.Context(ids)
+	e.history = slices.Concat(e.history, []multimodal.Message{reply.Message}, res.Observation)
+	return res, nil
 }
 
 // take books what the environment answered.

@@ -274,10 +274,10 @@ func Example() {
 	data := rollout.DataConfig{Source: "largest", Tasks: 100, Eval: 10}
 	train, _, err := rollout.OpenData(data)
 	must(err)
-	env, err := FindEnv("largest")
+	found, err := Find("largest")
 	must(err)
 	gen := rollout.Script{Reply: func(r rollout.Request) ([]int32, []float32, error) { return []int32{'9', '9', imEnd}, nil, nil }}
-	runner, err := NewEnvRunner(toyChat{}, gen, EnvConfig{MaxTurns: 1, Context: 500}, env)
+	runner, err := NewEnvRunner(toyChat{}, gen, EnvConfig{MaxTurns: 1, Context: 500}, found.Env)
 	must(err)
 	c, err := rollout.Collect(context.Background(), rollout.Plan{Config: rollout.DefaultConfig(), Data: data, Source: train}, runner)
 	must(err)

@@ -1,0 +1,210 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/molt-go/molt/multimodal"
+	"github.com/molt-go/molt/rollout"
+)
+
+const (
+	modelName = "policy"
+	maxBody   = 32 << 20 // bytes of a request
+)
+
+// ServerConfig says how a Server answers.
+type ServerConfig struct {
+	Context  int            // positions that the model has
+	Template map[string]any // variables for the chat template
+	// Sampling says what becomes of a request's own temperature, top_p and logit_bias. "honour": they hold, and tokens that are then not
+	// drawn from the model's own distribution are not trained on. "override": the run's hold. "refuse": others than the run's are an error.
+	Sampling string
+}
+
+// Server answers the model calls of agents in the dialect of OpenAI's API, on a free port of the loopback interface. A token opens the
+// session of one rollout and no other, for as long as that runs; time limits are the rollout's. What ends a request ends its generation.
+type Server struct {
+	chat   *multimodal.Chat
+	gen    rollout.Generator
+	config ServerConfig
+	opened bool // the template opens a reply within its thoughts
+	url    string
+	http   http.Server
+
+	mu     sync.Mutex
+	visits map[digest]*visit // by the digest of the token: how long it takes to look one up says nothing of how much of it was right
+}
+
+// NewServer starts a server.
+func NewServer(chat *multimodal.Chat, gen rollout.Generator, c ServerConfig) (*Server, error) {
+	if chat == nil || gen == nil || c.Context < 1 {
+		return nil, fmt.Errorf("agent: a server needs a chat, a generator and a context of at least 1 token, not %d", c.Context)
+	}
+	if !slices.Contains([]string{"honour", "override", "refuse"}, c.Sampling) {
+		return nil, fmt.Errorf(`client_sampling = %q is not known; there are "honour", "override" and "refuse"`, c.Sampling)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	s := &Server{chat: chat, gen: gen, config: c, url: "http://" + listener.Addr().String(), visits: map[digest]*visit{}}
+	prompt, err := chat.Render(User("?"), multimodal.RenderOptions{AddGenerationPrompt: true, Extra: c.Template})
+	s.opened = err == nil && strings.HasSuffix(strings.TrimSpace(prompt), openThought)
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/chat/completions", s.answer(s.chatCompletions))
+	mux.HandleFunc("GET /v1/models", s.answer(func(_ *visit, w http.ResponseWriter, _ *http.Request) error {
+		model := map[string]any{"id": modelName, "object": "model", "created": 0, "owned_by": "molt"}
+		return send(w, false, map[string]any{"object": "list", "data": []any{model}})
+	}))
+	mux.HandleFunc("/", s.answer(func(_ *visit, _ http.ResponseWriter, r *http.Request) error {
+		return fmt.Errorf("%w %s %s", errPath, r.Method, r.URL.Path)
+	}))
+	s.http = http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Minute,
+		ErrorLog: log.New(io.Discard, "", 0)}
+	go s.http.Serve(listener) // until Close
+	return s, nil
+}
+
+// Close ends the server and all requests.
+func (s *Server) Close() error { return s.http.Close() }
+
+// visit is the session of one rollout at the server.
+type visit struct {
+	*Session
+	spec  rollout.Spec
+	token string
+	ctx   context.Context // ends with the session
+	close func() []*rollout.Trajectory
+
+	mu        sync.Mutex
+	asked     map[digest]uint64 // how often the same was asked
+	full, cut bool              // the last call found no room; its reply reached its limit of tokens
+	dead      error             // of the generator
+}
+
+// open lets an agent in until the visit is closed. Its requests end with ctx.
+func (s *Server) open(ctx context.Context, spec rollout.Spec) *visit {
+	v := &visit{Session: NewSession(s.chat, s.gen, s.config.Context), spec: spec, token: "molt-" + rand.Text(), asked: map[digest]uint64{}}
+	ctx, cancel := context.WithCancelCause(ctx)
+	key := sha256.Sum256([]byte(v.token))
+	v.ctx, v.close = ctx, func() []*rollout.Trajectory {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.visits, key)
+		defer cancel(errKey)
+		return v.Session.Close()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.visits[key] = v
+	return v
+}
+
+// answer is f for those with a token, with a context that ends with the session, and its error in OpenAI's form.
+func (s *Server) answer(f func(*visit, http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		token := cmp.Or(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), r.Header.Get("X-Api-Key"))
+		s.mu.Lock()
+		v := s.visits[sha256.Sum256([]byte(token))]
+		s.mu.Unlock()
+		err := errKey
+		if v != nil {
+			ctx, cancel := context.WithCancelCause(r.Context())
+			defer cancel(nil)
+			defer context.AfterFunc(v.ctx, func() {
+				cancel(context.Cause(v.ctx))
+				past, control := time.Unix(1, 0), http.NewResponseController(w) // a client that neither sends nor reads must not stay
+				_, _ = control.SetReadDeadline(past), control.SetWriteDeadline(past)
+			})()
+			err = contain(func() error { return f(v, w, r.WithContext(ctx)) })
+		}
+		if err != nil {
+			status, form := failure(err)
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(status)
+			_ = send(w, false, form) // or the client is gone
+		}
+	}
+}
+
+// contain makes an error of a panic in f.
+func contain(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+	}()
+	return f()
+}
+
+// call has the model reply and notes how that ended.
+func (v *visit) call(ctx context.Context, c Call) (*Reply, error) {
+	reply, err := v.Call(ctx, c)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.full, v.cut = errors.Is(err, ErrNoRoom), err == nil && reply.Finish == rollout.FinishLength; errors.Is(err, rollout.ErrDead) {
+		v.dead = err
+	}
+	return reply, err
+}
+
+var (
+	errKey   = errors.New("the API key opens no session: use the one that the agent was given, while its rollout runs")
+	errPath  = errors.New("there is no")
+	errLarge = fmt.Errorf("the body is larger than %d MB", maxBody>>20)
+	errBad   = errors.New("the request cannot be met")
+)
+
+func bad(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", errBad, fmt.Errorf(format, args...))
+}
+
+// failure is err's status and its form in OpenAI's API.
+func failure(err error) (status int, form any) {
+	var code any
+	status, kind := http.StatusInternalServerError, "server_error"
+	for _, c := range []struct {
+		err    error
+		status int
+		code   any
+	}{{errKey, 401, "invalid_api_key"}, {errPath, 404, nil}, {errLarge, 413, nil}, {errBad, 400, nil}, {errPrompt, 400, nil},
+		{ErrNoRoom, 400, "context_length_exceeded"}, {rollout.ErrDead, 503, nil}} {
+		if errors.Is(err, c.err) {
+			status, code = c.status, c.code
+		}
+	}
+	if status < 500 {
+		kind = "invalid_request_error"
+	}
+	return status, map[string]any{"error": map[string]any{"message": err.Error(), "type": kind, "param": nil, "code": code}}
+}
+
+// send writes an answer, or an event of a stream.
+func send(w http.ResponseWriter, stream bool, value any) error {
+	format, kind := "%s", "application/json"
+	if stream {
+		format, kind = "data: %s\n\n", "text/event-stream"
+	}
+	text, ok := value.(json.RawMessage) // as it is
+	if !ok {
+		text, _ = json.Marshal(value) // of maps, texts and finite numbers: cannot fail
+	}
+	w.Header().Set("Content-Type", kind) // without effect once something was sent
+	_, err := fmt.Fprintf(w, format, text)
+	return errors.Join(err, http.NewResponseController(w).Flush())
+}

@@ -1,0 +1,279 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/molt-go/molt/multimodal"
+	"github.com/molt-go/molt/rollout"
+)
+
+// ErrNoRoom says that a prompt leaves no token of the context to reply with.
+var ErrNoRoom = errors.New("the conversation fills the model's context")
+
+// errPrompt says that the conversation is at fault, not the generator.
+var errPrompt = errors.New("the conversation cannot be shown to the model")
+
+// Session stitches the model calls of one rollout into trajectories. Each call brings a whole conversation. Where that goes on from a
+// recorded reply, the prompt is the ids up to there, as the model was shown them and said them, and the ids of the template's delta; the
+// segment grows. Where the reply has been gone on from already, the call is a branch. Where the client has edited, dropped or summarised
+// what was said, or the template shows it otherwise, a new segment starts from the full render. Calls may run at the same time; one that
+// fails leaves the session as it was.
+type Session struct {
+	chat    Chat
+	gen     rollout.Generator
+	context int // positions that the model has
+
+	mu      sync.Mutex
+	turns   map[digest]*turn // by the conversation that ends with the reply
+	replies map[digest]*Reply
+	running map[digest]chan struct{} // closed when the call with that key ends
+	samples []*rollout.Trajectory
+	closed  bool
+}
+
+type digest [sha256.Size]byte
+
+// turn is a recorded reply.
+type turn struct {
+	segment *rollout.Trajectory
+	length  int                  // of the segment up to the reply's end
+	history []multimodal.Message // that it answers
+	reply   *Reply
+}
+
+// Call is one request to the model.
+type Call struct {
+	Messages []multimodal.Message
+	Options  multimodal.RenderOptions
+	Sampling rollout.Sampling // MaxTokens is cut to the room that the context leaves; 0: all of it
+	Opening  []int32          // ids that the reply is made to start with; not trained on
+	Stop     rollout.Matcher
+	OnToken  func(rollout.Generated)
+	// Message is the reply as the client gets it, who will send it back as part of a later conversation; nil: its text as content.
+	Message func(text string) multimodal.Message
+	// Key stands for all that the client asked for; Again says that it asks once more for what it may not have got. Then, and where a reply
+	// was marked as Lost, the recorded reply is given again and nothing is generated. The zero Key is never the same.
+	Key   [sha256.Size]byte
+	Again bool
+}
+
+// Reply is what came of a Call.
+type Reply struct {
+	rollout.Completion
+	Text    string // what the model said, from the opening on, without the tokens of its stop
+	Message multimodal.Message
+	Prompt  int // tokens before the reply, the opening included
+	session *Session
+	lost    bool
+}
+
+// NewSession starts the record of a rollout.
+func NewSession(chat Chat, gen rollout.Generator, context int) *Session {
+	return &Session{chat: chat, gen: gen, context: context, turns: map[digest]*turn{}, replies: map[digest]*Reply{},
+		running: map[digest]chan struct{}{}}
+}
+
+// Call asks the model for a reply and records it.
+func (s *Session) Call(ctx context.Context, c Call) (*Reply, error) {
+	keyed := c.Key != digest{}
+	s.mu.Lock()
+	for keyed && s.running[c.Key] != nil && c.Again {
+		wait := s.running[c.Key]
+		s.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		s.mu.Lock()
+	}
+	if r := s.replies[c.Key]; keyed && r != nil && (c.Again || r.lost) {
+		r.lost = false
+		s.mu.Unlock()
+		return r, nil
+	}
+	if done := make(chan struct{}); keyed && s.running[c.Key] == nil {
+		s.running[c.Key] = done
+		defer func() {
+			s.mu.Lock()
+			delete(s.running, c.Key)
+			s.mu.Unlock()
+			close(done)
+		}()
+	}
+	at, ids, err := s.prompt(c)
+	s.mu.Unlock()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errPrompt, err)
+	}
+	room := s.context - len(ids)
+	if room <= 0 {
+		s.showOnly(ids)
+		return nil, fmt.Errorf("%w of %d tokens: the prompt has %d", ErrNoRoom, s.context, len(ids))
+	}
+	if c.Sampling.MaxTokens <= 0 || c.Sampling.MaxTokens > room {
+		c.Sampling.MaxTokens = room
+	}
+	c.Sampling.StopIDs = slices.Concat(c.Sampling.StopIDs, s.chat.StopIDs())
+	done, err := s.gen.Generate(ctx, rollout.Request{IDs: ids, Sampling: c.Sampling, Stop: c.Stop, OnToken: c.OnToken})
+	if err == nil && done.Finish == rollout.FinishCancelled {
+		err = errors.Join(errors.New("generation was cancelled"), context.Cause(ctx))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.record(c, at, ids, done)
+}
+
+// prompt is the turn that c goes on from, nil if none, and the ids that the model sees.
+func (s *Session) prompt(c Call) (*turn, []int32, error) {
+	if s.closed {
+		return nil, nil, errors.New("the session is closed: its rollout has ended")
+	}
+	var at *turn
+	last := 0
+	sums, err := conversation(c.Messages, c.Options)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, m := range c.Messages {
+		if t := s.turns[sums[i+1]]; t != nil && m.Role == "assistant" {
+			at, last = t, i+1
+		}
+	}
+	if at != nil && last < len(c.Messages) {
+		said := at.reply.Tokens
+		stopped := len(said) > 0 && slices.Contains(s.chat.StopIDs(), said[len(said)-1].ID()) // a stop string does not end a turn
+		delta, err := s.chat.Delta(at.history, at.reply.Text, stopped, c.Messages[last:], c.Options)
+		if err == nil {
+			ids := at.segment.Request(rollout.Sampling{}, nil).IDs[:at.length]
+			return at, slices.Concat(ids, delta, c.Opening), nil
+		}
+	}
+	ids, err := s.chat.Prompt(c.Messages, c.Options)
+	return nil, slices.Concat(ids, c.Opening), err
+}
+
+// showOnly records a prompt that got no reply, if there is nothing else: a rollout has a sample.
+func (s *Session) showOnly(ids []int32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := (&rollout.Trajectory{}); len(s.samples) == 0 && t.Context(ids) == nil {
+		s.samples = append(s.samples, t)
+	}
+}
+
+// record appends what c generated.
+func (s *Session) record(c Call, at *turn, ids []int32, done rollout.Completion) (*Reply, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errors.New("the session was closed while the model replied: the reply does not count")
+	}
+	segment, start := &rollout.Trajectory{}, 0
+	var err error
+	if at != nil {
+		segment, start = at.segment, at.length
+		if segment.Len() != start { // gone on from already
+			segment, err = segment.Fork(start)
+		}
+	}
+	if err == nil {
+		err = errors.Join(segment.Context(ids[start:]), segment.Append(done))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(s.samples, segment) {
+		s.samples = append(s.samples, segment)
+	}
+	said := slices.Clone(c.Opening)
+	for _, token := range done.Tokens[:len(done.Tokens)-done.NumStop] {
+		said = append(said, token.ID())
+	}
+	r := &Reply{Completion: done, Text: s.chat.Decode(said), Prompt: len(ids), session: s}
+	if r.Message = (multimodal.Message{Role: "assistant", Content: r.Text}); c.Message != nil {
+		r.Message = c.Message(r.Text)
+	}
+	sums, err := conversation(append(slices.Clip(c.Messages), r.Message), c.Options)
+	if err != nil {
+		return nil, err
+	}
+	s.turns[sums[len(sums)-1]] = &turn{segment, segment.Len(), slices.Clone(c.Messages), r}
+	if c.Key != (digest{}) {
+		s.replies[c.Key] = r
+	}
+	return r, nil
+}
+
+// Lost says that the client cannot have got the reply: who asks for the same again gets this one.
+func (r *Reply) Lost() {
+	r.session.mu.Lock()
+	defer r.session.mu.Unlock()
+	r.lost = true
+}
+
+// Close ends the session and gives its samples, sealed. A reply that is still being generated does not count.
+func (s *Session) Close() []*rollout.Trajectory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, t := range s.samples {
+		t.Seal()
+	}
+	return s.samples
+}
+
+// conversation gives the digest of what the template is given before the first message and after each.
+func conversation(messages []multimodal.Message, opts multimodal.RenderOptions) ([]digest, error) {
+	head, err := json.Marshal([]any{opts.Tools, opts.Extra})
+	sums := []digest{sha256.Sum256(head)}
+	for i, m := range messages {
+		if m.Role == "assistant" { // of what it said a client may leave out the thoughts and how it writes the arguments
+			m.Reasoning, m.Extra, m.ToolCalls = "", nil, normal(m.ToolCalls)
+		}
+		text, bad := json.Marshal(m)
+		if bad != nil {
+			err = errors.Join(err, fmt.Errorf("message %d: %w", i, bad))
+		}
+		sums = append(sums, sha256.Sum256(append(sums[len(sums)-1][:], text...)))
+	}
+	return sums, err
+}
+
+// normal is a list of tool calls with one way to write the same.
+func normal(calls json.RawMessage) json.RawMessage {
+	var list []struct {
+		ID       string `json:"id"`
+		Function struct {
+			Name      string          `json:"name"`
+			Arguments json.RawMessage `json:"arguments"`
+		} `json:"function"`
+	}
+	if len(calls) == 0 || json.Unmarshal(calls, &list) != nil {
+		return calls
+	}
+	for i := range list {
+		args := &list[i].Function.Arguments
+		var text string
+		if json.Unmarshal(*args, &text) == nil && json.Valid([]byte(text)) {
+			*args = json.RawMessage(text)
+		}
+		var compact bytes.Buffer
+		if json.Compact(&compact, *args) == nil {
+			*args = compact.Bytes()
+		}
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		return calls
+	}
+	return text
+}
