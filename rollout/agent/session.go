@@ -94,6 +94,10 @@ func (s *Session) Call(ctx context.Context, c Call) (*Reply, error) {
 		}
 		s.mu.Lock()
 	}
+	if s.closed {
+		s.mu.Unlock()
+		return nil, fmt.Errorf("%w: the session is closed: its rollout has ended", errPrompt)
+	}
 	if r := s.replies[c.Key]; keyed && r != nil && (c.Again || r.lost) {
 		r.lost = false
 		s.mu.Unlock()
@@ -108,8 +112,8 @@ func (s *Session) Call(ctx context.Context, c Call) (*Reply, error) {
 			close(done)
 		}()
 	}
-	at, ids, err := s.prompt(c)
 	s.mu.Unlock()
+	at, ids, err := s.prompt(c)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errPrompt, err)
 	}
@@ -132,33 +136,34 @@ func (s *Session) Call(ctx context.Context, c Call) (*Reply, error) {
 	return s.record(c, at, ids, done)
 }
 
-// prompt is the turn that c goes on from, nil if none, and the ids that the model sees.
+// prompt is the turn that c goes on from, nil if none, and the ids that the model sees. Templates are rendered without the lock.
 func (s *Session) prompt(c Call) (*turn, []int32, error) {
-	if s.closed {
-		return nil, nil, errors.New("the session is closed: its rollout has ended")
-	}
-	var at *turn
-	last := 0
 	sums, err := conversation(c.Messages, c.Options)
 	if err != nil {
 		return nil, nil, err
 	}
-	for i, m := range c.Messages {
-		if t := s.turns[sums[i+1]]; t != nil && m.Role == "assistant" {
-			at, last = t, i+1
-		}
-	}
-	if at != nil && last < len(c.Messages) {
+	if at, ids, last := s.find(c.Messages, sums); at != nil && last < len(c.Messages) {
 		said := at.reply.Tokens
 		stopped := len(said) > 0 && slices.Contains(s.chat.StopIDs(), said[len(said)-1].ID()) // a stop string does not end a turn
 		delta, err := s.chat.Delta(at.history, at.reply.Text, stopped, c.Messages[last:], c.Options)
 		if err == nil {
-			ids := at.segment.Request(rollout.Sampling{}, nil).IDs[:at.length]
 			return at, slices.Concat(ids, delta, c.Opening), nil
 		}
 	}
 	ids, err := s.chat.Prompt(c.Messages, c.Options)
 	return nil, slices.Concat(ids, c.Opening), err
+}
+
+// find is the last recorded reply in a conversation, nil if none, the ids up to its end, and the number of messages up to it.
+func (s *Session) find(messages []multimodal.Message, sums []digest) (at *turn, ids []int32, last int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, m := range slices.Backward(messages) {
+		if t := s.turns[sums[i+1]]; t != nil && m.Role == "assistant" {
+			return t, t.segment.Request(rollout.Sampling{}, nil).IDs[:t.length], i + 1
+		}
+	}
+	return nil, nil, 0
 }
 
 // showOnly records a prompt that got no reply, if there is nothing else: a rollout has a sample.
@@ -177,23 +182,6 @@ func (s *Session) record(c Call, at *turn, ids []int32, done rollout.Completion)
 	if s.closed {
 		return nil, errors.New("the session was closed while the model replied: the reply does not count")
 	}
-	segment, start := &rollout.Trajectory{}, 0
-	var err error
-	if at != nil {
-		segment, start = at.segment, at.length
-		if segment.Len() != start { // gone on from already
-			segment, err = segment.Fork(start)
-		}
-	}
-	if err == nil {
-		err = errors.Join(segment.Context(ids[start:]), segment.Append(done))
-	}
-	if err != nil {
-		return nil, err
-	}
-	if !slices.Contains(s.samples, segment) {
-		s.samples = append(s.samples, segment)
-	}
 	said := slices.Clone(c.Opening)
 	for _, token := range done.Tokens[:len(done.Tokens)-done.NumStop] {
 		said = append(said, token.ID())
@@ -203,8 +191,21 @@ func (s *Session) record(c Call, at *turn, ids []int32, done rollout.Completion)
 		r.Message = c.Message(r.Text)
 	}
 	sums, err := conversation(append(slices.Clip(c.Messages), r.Message), c.Options)
+	segment, start := &rollout.Trajectory{}, 0
+	if at != nil {
+		segment, start = at.segment, at.length
+	}
+	if err == nil && segment.Len() != start { // gone on from already
+		segment, err = segment.Fork(start)
+	}
+	if err == nil {
+		err = errors.Join(segment.Context(ids[start:]), segment.Append(done))
+	}
 	if err != nil {
 		return nil, err
+	}
+	if !slices.Contains(s.samples, segment) {
+		s.samples = append(s.samples, segment)
 	}
 	s.turns[sums[len(sums)-1]] = &turn{segment, segment.Len(), slices.Clone(c.Messages), r}
 	if c.Key != (digest{}) {
