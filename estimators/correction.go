@@ -100,8 +100,8 @@ func (c Correction) Resolve() (Correction, error) {
 	return c, nil
 }
 
-// maxLogRatio bounds log-ratios before exp.
-const maxLogRatio = 30
+// MaxLogRatio bounds log-ratios before exp.
+const MaxLogRatio = 30
 
 // Weights is what a correction makes of N tokens.
 type Weights struct {
@@ -116,7 +116,7 @@ func (c Correction) Weights(old, behaviour []float32, sample []int32) Weights {
 	w := Weights{make([]float32, len(old)), make([]float32, len(old)), make([]bool, len(old))}
 	stats := make([]float64, len(old))
 	for i := range old {
-		d := min(max(float64(old[i])-float64(behaviour[i]), -maxLogRatio), maxLogRatio)
+		d := min(max(float64(old[i])-float64(behaviour[i]), -MaxLogRatio), MaxLogRatio)
 		w.Ratio[i] = float32(math.Exp(d))
 		switch c.Gate {
 		case "ratio":
@@ -138,7 +138,7 @@ func (c Correction) Weights(old, behaviour []float32, sample []int32) Weights {
 			stat /= float64(b - a)
 		}
 		if c.Gate == "ratio" {
-			stat = math.Exp(min(max(stat, -maxLogRatio), maxLogRatio))
+			stat = math.Exp(min(max(stat, -MaxLogRatio), MaxLogRatio))
 		}
 		inside := stat >= c.Band[0] && stat <= c.Band[1]
 		for i := a; i < b; i++ {

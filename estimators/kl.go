@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// klBound keeps one token of k2 or k3 from outweighing a batch; k1 is not bounded.
-const klBound = 10
+// KLBound keeps one token of k2 or k3 from outweighing a batch; k1 is not bounded.
+const KLBound = 10
 
 // klKinds holds the estimates of KL by their names, as functions of d = logp - base
 // (Schulman, "Approximating KL Divergence", 2020). Tokens are sampled from the policy, but for k3_base from the base.
 var klKinds = map[string]func(d float64) float64{
 	"k1":      func(d float64) float64 { return d },
-	"k2":      func(d float64) float64 { return min(d*d/2, klBound) },
-	"k3":      func(d float64) float64 { return min(math.Expm1(-d)+d, klBound) },
-	"k3_base": func(d float64) float64 { return min(math.Expm1(d)-d, klBound) },
+	"k2":      func(d float64) float64 { return min(d*d/2, KLBound) },
+	"k3":      func(d float64) float64 { return min(math.Expm1(-d)+d, KLBound) },
+	"k3_base": func(d float64) float64 { return min(math.Expm1(d)-d, KLBound) },
 }
 
 // KL returns the KL value of each action, in nats, from its log-probs under the policy and under the base policy, all in

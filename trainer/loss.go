@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/molt-go/molt/estimators"
 	"github.com/molt-go/molt/torch"
 )
 
@@ -69,7 +70,7 @@ func (in LossInput) Metric(s *torch.Scope, x torch.Tensor) Metric {
 }
 
 // maxLogRatio bounds log-ratios before exp: beyond it a ratio is far outside every clip range and has no gradient.
-const maxLogRatio = 30
+const maxLogRatio = estimators.MaxLogRatio
 
 // LogRatio is LogP - Old [N], clamped to ±30.
 func (in LossInput) LogRatio(s *torch.Scope) torch.Tensor {

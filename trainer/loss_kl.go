@@ -1,9 +1,12 @@
 package trainer
 
-import "github.com/molt-go/molt/torch"
+import (
+	"github.com/molt-go/molt/estimators"
+	"github.com/molt-go/molt/torch"
+)
 
-// klBound keeps one token of k2 or k3 from outweighing a batch; beyond it they have no gradient.
-const klBound = 10
+// klBound is the bound of k2 and k3, beyond which they have no gradient.
+const klBound = estimators.KLBound
 
 // klLosses holds the estimates of KL that can be minimised, as functions of d = logp - base [N]; the values are those of
 // estimators.KL. The gradient is that of the value, which is not that of the divergence for each of them: for tokens that the

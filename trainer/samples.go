@@ -32,7 +32,9 @@ func (t *Trainer) samples(ctx context.Context, s *torch.Scope, b rollout.Batch, 
 	row["group_reward_std"] = estimators.Mean(result.GroupStd)
 	for i := range out {
 		out[i].Advantages = append([]float32{0}, result.Advantages[i]...)
-		out[i].returns = append([]float32{0}, result.Returns[i]...)
+		if t.critic != nil {
+			out[i].returns = append([]float32{0}, result.Returns[i]...)
+		}
 	}
 	return out, nil
 }
