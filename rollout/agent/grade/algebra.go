@@ -90,8 +90,7 @@ type number struct {
 type expression struct {
 	tokens       []string
 	point        byte
-	pos, depth   int
-	work         int  // results so far, at all points
+	pos, work    int  // work: results so far, at all points
 	long, failed bool // long: there was a decimal of more than 14 digits
 }
 
@@ -196,10 +195,6 @@ func (e *expression) take(token string) bool {
 
 // parse reads a sum at level 0, a product at 1, and a power or sign at 2.
 func (e *expression) parse(level int) (v number) {
-	if e.depth++; e.depth > 200 {
-		return e.fail()
-	}
-	defer func() { e.depth-- }()
 	if e.take("-") {
 		v = e.negated(e.parse(2))
 	} else if e.take("+") {

@@ -97,7 +97,11 @@ func TestGeneratorAsksTheModelWithItsChatTemplate(t *testing.T) {
 		asked = r
 		return append([]int32("score 0.5"), 0), nil, nil
 	}}
-	g, err := Judge(Generator(script, runes{}, rollout.Sampling{MaxTokens: 99}), "Grade: {reply}")
+	ask := Generator(script, runes{}, rollout.Sampling{MaxTokens: 99})
+	if reply, err := ask(t.Context(), "x"); reply != "score 0.5" || err != nil {
+		t.Errorf("the model said %q, %v", reply, err)
+	}
+	g, err := Judge(ask, "Grade: {reply}")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +112,7 @@ func TestGeneratorAsksTheModelWithItsChatTemplate(t *testing.T) {
 		t.Errorf("asked %q with %+v", string(asked.IDs), asked.Sampling)
 	}
 	down := errors.New("down")
-	ask := Generator(rollout.Script{Reply: func(rollout.Request) ([]int32, []float32, error) { return nil, nil, down }}, runes{}, rollout.Sampling{})
+	ask = Generator(rollout.Script{Reply: func(rollout.Request) ([]int32, []float32, error) { return nil, nil, down }}, runes{}, rollout.Sampling{})
 	if reply, err := ask(t.Context(), "x"); !errors.Is(err, down) {
 		t.Errorf("a generator that fails: %q, %v", reply, err)
 	}

@@ -18,7 +18,7 @@ var macros = func() map[string]string {
 }()
 
 // latexText turns LaTeX into text as pylatexenc does: \frac{a}{b} into a/b, \sqrt[n]{x} into sqrt(x), a matrix into
-// [ a b; c d ]. What lacks an argument, or is nested deeper than 100 levels, stays as it is.
+// [ a b; c d ]. What lacks an argument stays as it is.
 func latexText(s string) string {
 	l := latex{src: []rune(rewrite(s, `\tfrac`, `\frac`, `\dfrac`, `\frac`, `\frac`, ` \frac`, "~", "\u00a0", "---", "—", "--", "–", "''", "”"))}
 	var b strings.Builder
@@ -33,16 +33,13 @@ func latexText(s string) string {
 }
 
 type latex struct {
-	src        []rune
-	pos, depth int
-	failed     bool
+	src    []rune
+	pos    int
+	failed bool
 }
 
 // text reads up to the end of its group or environment, or of its cell of a matrix, and says what ended it.
 func (l *latex) text(cell bool) (text, end string) {
-	l.depth++
-	l.failed = l.failed || l.depth > 100
-	defer func() { l.depth-- }()
 	var b strings.Builder
 	for l.pos < len(l.src) && !l.failed {
 		c := l.src[l.pos]
