@@ -39,6 +39,8 @@ var mayImport = map[string][]string{
 	"torch/optim":      {"torch"},
 	"torch/shard":      {"torch", "torch/model", "torch/optim"},
 	"trainer":          {"estimators", "multimodal", "rollout", "torch", "torch/model", "torch/optim", "torch/shard"},
+
+	"rollout/agent/grade": {"rollout", "multimodal"},
 }
 
 // rlAndText is what the tensor packages must not know.
@@ -59,6 +61,8 @@ var mustNotKnow = map[string][]string{
 	"torch/optim":      rlAndText,
 	"torch/shard":      rlAndText,
 	"trainer":          {"rollout/engine", "rollout/agent"},
+
+	"rollout/agent/grade": {"torch", "trainer", "rollout/engine"},
 }
 
 // mayMint lists the files, or folders of files, that may refer to rollout.Mint: a token that anything else could mint
