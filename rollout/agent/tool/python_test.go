@@ -357,11 +357,10 @@ func TestOutputAndFilesHaveLimits(t *testing.T) {
 		t.Errorf("endless output: %d bytes: %s", len(got), got)
 	}
 	for code, want := range map[string]string{
-		"open('f', 'wb').write(bytes(2 << 20))": "File too large",
-		"open('g', 'wb').truncate(2 << 20)":     "File too large",
-		"x = [open('f') for _ in range(100)]":   "Too many open files",
-		"del x; x = 5":                          "NameError",
-		"print('z' * 1000)":                     strings.Repeat("z", 499),
+		"open('f', 'wb').write(bytes(2 << 20))":   "File too large",
+		"open('g', 'wb').truncate(2 << 20)":       "File too large",
+		"[open('/dev/null') for _ in range(100)]": "Too many open files",
+		"print('z' * 1000)":                       strings.Repeat("z", 499),
 	} {
 		if got := run(t, s, code); !strings.Contains(got, want) {
 			t.Errorf("%s: %q", code, got)
