@@ -153,7 +153,7 @@ func TestHashesAreTheSameInEachSession(t *testing.T) {
 
 func TestAnExceptionIsTheEndOfItsTraceback(t *testing.T) {
 	_, s := open(t, PythonConfig{})
-	got := run(t, s, "x = 1\ndef f(n):\n    return g(n)\ndef g(n):\n    return f(n - 1) if n else 1 / n\nprint('before')\nf(50)\nprint('after')")
+	got := run(t, s, "x = 1\ndef f(n):\n return g(n)\ndef g(n):\n return f(n - 1) if n else 1 / n\nprint('before')\nf(50)\nprint('after')")
 	if !strings.HasPrefix(got, "before\nTraceback") || !strings.HasSuffix(got, "ZeroDivisionError: division by zero") {
 		t.Error(got)
 	}
@@ -325,26 +325,32 @@ func TestASessionHasNoCapabilities(t *testing.T) {
 
 // What a call uses up is told to the model; the session's process ends, and the next call says that it has another one.
 func TestACallOutOfTimeOrMemoryEndsTheSession(t *testing.T) {
-	_, s := open(t, PythonConfig{Timeout: time.Second, Memory: 256 << 20})
-	const time = "[out of time: a call may take 1s; the session has ended]"
+	p, s := open(t, PythonConfig{Memory: 256 << 20})
+	hurry := *p
+	hurry.config.Timeout = 2 * time.Second
+	hasty := hurry.Session()
+	defer hasty.Close()
+	const time = "[out of time: a call may take 2s; the session has ended]"
 	const memory = "[out of memory: a session may have 256 MiB; the session has ended]"
-	for _, c := range [][2]string{
-		{"bytearray(10 << 30)", memory},
-		{"x = []\nwhile True: x.append(bytes(100000))", memory},
-		{"print('a')\nx = [bytearray(1 << 20) for _ in range(1000)]", "a\n" + memory},
-		{"print('b')\nwhile True: pass", "b\n" + time},
-		{"9**9**9", time},
-		{"import signal\nfor n in range(1, 65):\n  try: signal.signal(n, signal.SIG_IGN)\n  except Exception: pass\n" +
-			"while True:\n  try:\n    while True: pass\n  except BaseException: pass", time},
-		{"import os; os._exit(3)", "[Python ended: exit status 3; the session has ended]"},
-		{"import ctypes; ctypes.string_at(0)", "[Python ended: signal: segmentation fault; the session has ended]"},
+	for _, c := range []struct {
+		s          *Session
+		code, want string
+	}{
+		{s, "bytearray(10 << 30)", memory},
+		{s, "x = []\nwhile True: x.append(bytes(100000))", memory},
+		{s, "print('a')\nx = [bytearray(1 << 20) for _ in range(1000)]", "a\n" + memory},
+		{s, "import os; os._exit(3)", "[Python ended: exit status 3; the session has ended]"},
+		{s, "import ctypes; ctypes.string_at(0)", "[Python ended: signal: segmentation fault; the session has ended]"},
+		{hasty, "9**9**9", time},
+		{hasty, "import signal\nfor n in range(1, 65):\n  try: signal.signal(n, signal.SIG_IGN)\n  except Exception: pass\nprint('b')\n" +
+			"while True:\n  try:\n    while True: pass\n  except BaseException: pass", "b\n" + time},
 	} {
-		run(t, s, "z = 5")
-		if got := run(t, s, c[0]); got != c[1] {
-			t.Errorf("%q: %q, want %q", c[0], got, c[1])
+		run(t, c.s, "z = 5")
+		if got := run(t, c.s, c.code); got != c.want {
+			t.Errorf("%q: %q, want %q", c.code, got, c.want)
 		}
-		if got := run(t, s, "'z' in globals()"); got != news+"False" {
-			t.Errorf("the call after %q: %q", c[0], got)
+		if got := run(t, c.s, "'z' in globals()"); got != news+"False" {
+			t.Errorf("the call after %q: %q", c.code, got)
 		}
 	}
 }
@@ -381,7 +387,7 @@ os.write(f.f_globals['replies'], f.f_globals['name'] + b'\n')
 // Code runs in the interpreter that runs session.py, so it can find and break everything of it; what must hold is that the
 // host is not misled into an error, into waiting, or into taking one call's output for another's.
 func TestCodeCannotMisleadTheHost(t *testing.T) {
-	_, s := open(t, PythonConfig{Timeout: time.Second})
+	_, s := open(t, PythonConfig{Timeout: 3 * time.Second})
 	const ended = "the session has ended]"
 	for _, c := range []struct{ code, want, next string }{
 		{"import os, sys; sys.stdout.close(); os.close(1); os.close(2)", "", "5"},
@@ -422,7 +428,7 @@ func state(t *testing.T, pid int) string {
 }
 
 func TestNothingRunsBetweenCalls(t *testing.T) {
-	_, s := open(t, PythonConfig{Timeout: time.Second})
+	_, s := open(t, PythonConfig{Timeout: 2 * time.Second})
 	got := run(t, s, forge+"while True: pass")
 	pid := s.cmd.Process.Pid
 	for deadline := time.Now().Add(10 * time.Second); state(t, pid) != "T"; runtime.Gosched() { // the signal is on its way
@@ -433,7 +439,7 @@ func TestNothingRunsBetweenCalls(t *testing.T) {
 	if got != "" {
 		t.Errorf("the forged reply: %q", got)
 	}
-	if got := run(t, s, "1"); got != "[out of time: a call may take 1s; the session has ended]" {
+	if got := run(t, s, "1"); got != "[out of time: a call may take 2s; the session has ended]" {
 		t.Errorf("the next call: %q", got)
 	}
 }
@@ -652,7 +658,7 @@ load, real.CDLL = real.CDLL, Kernel
 			if _, err := OpenPython(t.Context(), PythonConfig{}); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("error %v, want %q", err, want)
 			}
-			p, s := open(t, PythonConfig{Timeout: time.Second})
+			p, s := open(t, PythonConfig{})
 			for _, m := range c.missing {
 				if !slices.Contains(p.Missing, m) {
 					t.Errorf("missing %q, want %q", p.Missing, c.missing)
