@@ -31,7 +31,7 @@ var mayImport = map[string][]string{
 	"multimodal":       {"multimodal/jinja", "torch/model/gguf"},
 	"multimodal/jinja": {},
 	"rollout":          {"multimodal"},
-	"rollout/agent":    {"rollout", "multimodal"},
+	"rollout/agent":    {"rollout", "rollout/agent/grade", "multimodal"},
 	"rollout/engine":   {"rollout", "torch", "torch/model"},
 	"torch":            {},
 	"torch/model":      {"torch", "torch/model/gguf"},
@@ -41,6 +41,7 @@ var mayImport = map[string][]string{
 	"trainer":          {"estimators", "multimodal", "rollout", "torch", "torch/model", "torch/optim", "torch/shard"},
 
 	"rollout/agent/grade": {"rollout", "multimodal"},
+	"rollout/agent/tool":  {},
 }
 
 // rlAndText is what the tensor packages must not know.
@@ -63,6 +64,7 @@ var mustNotKnow = map[string][]string{
 	"trainer":          {"rollout/engine", "rollout/agent"},
 
 	"rollout/agent/grade": {"torch", "trainer", "rollout/engine"},
+	"rollout/agent/tool":  {"torch", "trainer", "rollout/engine"},
 }
 
 // mayMint lists the files, or folders of files, that may refer to rollout.Mint: a token that anything else could mint
