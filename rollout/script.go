@@ -51,6 +51,9 @@ func (s Script) Generate(ctx context.Context, r Request) (Completion, error) {
 		stop := !r.Sampling.IgnoreEOS && slices.Contains(r.Sampling.StopIDs, id)
 		if stop || r.Stop != nil && r.Stop.Next(id) {
 			c.NumStop = 1
+			if m, ok := r.Stop.(interface{ Stops() int }); ok && !stop {
+				c.NumStop = m.Stops()
+			}
 			break
 		}
 		if i+1 == r.Sampling.MaxTokens {

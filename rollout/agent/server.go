@@ -66,10 +66,18 @@ func NewServer(chat *multimodal.Chat, gen rollout.Generator, c ServerConfig) (*S
 	prompt, err := chat.Render(User("?"), multimodal.RenderOptions{AddGenerationPrompt: true, Extra: c.Template})
 	s.opened = err == nil && strings.HasSuffix(strings.TrimSpace(prompt), openThought)
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/chat/completions", s.answer(s.chatCompletions))
+	for path, speak := range map[string]func(*ask) dialect{
+		"chat/completions": func(q *ask) dialect { return &completions{ask: q} },
+		"completions":      func(q *ask) dialect { return &completions{ask: q, text: true} },
+		"responses":        func(q *ask) dialect { return &responses{ask: q} },
+		"messages":         func(q *ask) dialect { return &messages{ask: q} },
+	} {
+		mux.HandleFunc("POST /v1/"+path, s.answer(s.serve(speak)))
+	}
+	mux.HandleFunc("POST /v1/messages/count_tokens", s.answer(s.countTokens))
 	mux.HandleFunc("GET /v1/models", s.answer(func(_ *visit, w http.ResponseWriter, _ *http.Request) error {
 		model := map[string]any{"id": modelName, "object": "model", "created": 0, "owned_by": "molt"}
-		return send(w, false, map[string]any{"object": "list", "data": []any{model}})
+		return send(w, "", map[string]any{"object": "list", "data": []any{model}})
 	}))
 	mux.HandleFunc("/", s.answer(func(_ *visit, _ http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("%w %s %s", errPath, r.Method, r.URL.Path)
@@ -92,14 +100,16 @@ type visit struct {
 	close func() []*rollout.Trajectory
 
 	mu        sync.Mutex
-	asked     map[digest]uint64 // how often the same was asked
-	full, cut bool              // the last call found no room; its reply reached its limit of tokens
-	dead      error             // of the generator
+	asked     map[digest]uint64               // how often the same was asked
+	responses map[string][]multimodal.Message // conversations by the id of the response that they end with
+	full, cut bool                            // the last call found no room; its reply reached its limit of tokens
+	dead      error                           // of the generator
 }
 
 // open lets an agent in until the visit is closed. Its requests end with ctx.
 func (s *Server) open(ctx context.Context, spec rollout.Spec) *visit {
-	v := &visit{Session: NewSession(s.chat, s.gen, s.config.Context), spec: spec, token: "molt-" + rand.Text(), asked: map[digest]uint64{}}
+	v := &visit{Session: NewSession(s.chat, s.gen, s.config.Context), spec: spec, token: "molt-" + rand.Text(), asked: map[digest]uint64{},
+		responses: map[string][]multimodal.Message{}}
 	ctx, cancel := context.WithCancelCause(ctx)
 	key := sha256.Sum256([]byte(v.token))
 	v.ctx, v.close = ctx, func() []*rollout.Trajectory {
@@ -115,7 +125,7 @@ func (s *Server) open(ctx context.Context, spec rollout.Spec) *visit {
 	return v
 }
 
-// answer is f for those with a token, with a context that ends with the session, and its error in OpenAI's form.
+// answer is f for those with a token, with a context that ends with the session, and its error in the vendor's form.
 func (s *Server) answer(f func(*visit, http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		token := cmp.Or(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), r.Header.Get("X-Api-Key"))
@@ -134,10 +144,10 @@ func (s *Server) answer(f func(*visit, http.ResponseWriter, *http.Request) error
 			err = contain(func() error { return f(v, w, r.WithContext(ctx)) })
 		}
 		if err != nil {
-			status, form := failure(err)
+			status, form := failure(err, strings.HasPrefix(r.URL.Path, "/v1/messages"))
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(status)
-			_ = send(w, false, form) // or the client is gone
+			_ = send(w, "", form) // or the client is gone
 		}
 	}
 }
@@ -174,8 +184,8 @@ func bad(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", errBad, fmt.Errorf(format, args...))
 }
 
-// failure is err's status and its form in OpenAI's API.
-func failure(err error) (status int, form any) {
+// failure is err's status and its form in OpenAI's API or in Anthropic's.
+func failure(err error, anthropic bool) (status int, form any) {
 	var code any
 	status, kind := http.StatusInternalServerError, "server_error"
 	for _, c := range []struct {
@@ -188,17 +198,25 @@ func failure(err error) (status int, form any) {
 			status, code = c.status, c.code
 		}
 	}
+	if anthropic {
+		kind = map[int]string{400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 413: "request_too_large",
+			500: "api_error", 503: "overloaded_error"}[status]
+		return status, map[string]any{"type": "error", "error": map[string]any{"type": kind, "message": err.Error()}}
+	}
 	if status < 500 {
 		kind = "invalid_request_error"
 	}
 	return status, map[string]any{"error": map[string]any{"message": err.Error(), "type": kind, "param": nil, "code": code}}
 }
 
-// send writes an answer, or an event of a stream.
-func send(w http.ResponseWriter, stream bool, value any) error {
+// send writes an answer, or an event of a stream: "data" is one without a name.
+func send(w http.ResponseWriter, event string, value any) error {
 	format, kind := "%s", "application/json"
-	if stream {
+	if event != "" {
 		format, kind = "data: %s\n\n", "text/event-stream"
+	}
+	if event != "" && event != "data" {
+		format = "event: " + event + "\n" + format
 	}
 	text, ok := value.(json.RawMessage) // as it is
 	if !ok {

@@ -1,13 +1,13 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/molt-go/molt/multimodal"
@@ -32,6 +32,7 @@ type Session struct {
 
 	mu      sync.Mutex
 	turns   map[digest]*turn // by the conversation that ends with the reply
+	texts   []*turn          // without a template
 	replies map[digest]*Reply
 	running map[digest]chan struct{} // closed when the call with that key ends
 	samples []*rollout.Trajectory
@@ -43,8 +44,9 @@ type digest [sha256.Size]byte
 // turn is a recorded reply.
 type turn struct {
 	segment *rollout.Trajectory
-	length  int                  // of the segment up to the reply's end
-	history []multimodal.Message // that it answers
+	length  int                  // of the segment up to the reply's end; without a template, up to its stop
+	history []multimodal.Message // that it answers, or
+	text    string               // that a client goes on from without a template
 	reply   *Reply
 }
 
@@ -52,9 +54,15 @@ type turn struct {
 type Call struct {
 	Messages []multimodal.Message
 	Options  multimodal.RenderOptions
+	// IDs are a prompt without a template, in place of Messages. Text is what they stand for, where the client gave text; Encode then
+	// encodes what follows other text.
+	IDs      []int32
+	Text     string
+	Encode   func(text string) []int32
 	Sampling rollout.Sampling // MaxTokens is cut to the room that the context leaves; 0: all of it
 	Opening  []int32          // ids that the reply is made to start with; not trained on
 	Stop     rollout.Matcher
+	OnPrompt func(tokens int) // that the model sees, before it replies
 	OnToken  func(rollout.Generated)
 	// Message is the reply as the client gets it, who will send it back as part of a later conversation; nil: its text as content.
 	Message func(text string) multimodal.Message
@@ -126,6 +134,9 @@ func (s *Session) Call(ctx context.Context, c Call) (*Reply, error) {
 		c.Sampling.MaxTokens = room
 	}
 	c.Sampling.StopIDs = slices.Concat(c.Sampling.StopIDs, s.chat.StopIDs())
+	if c.OnPrompt != nil {
+		c.OnPrompt(len(ids))
+	}
 	done, err := s.gen.Generate(ctx, rollout.Request{IDs: ids, Sampling: c.Sampling, Stop: c.Stop, OnToken: c.OnToken})
 	if err == nil && done.Finish == rollout.FinishCancelled {
 		err = errors.Join(errors.New("generation was cancelled"), context.Cause(ctx))
@@ -138,6 +149,10 @@ func (s *Session) Call(ctx context.Context, c Call) (*Reply, error) {
 
 // prompt is the turn that c goes on from, nil if none, and the ids that the model sees. Templates are rendered without the lock.
 func (s *Session) prompt(c Call) (*turn, []int32, error) {
+	if c.IDs != nil {
+		at, ids := s.findText(c)
+		return at, slices.Concat(ids, c.Opening), nil
+	}
 	sums, err := conversation(c.Messages, c.Options)
 	if err != nil {
 		return nil, nil, err
@@ -166,6 +181,25 @@ func (s *Session) find(messages []multimodal.Message, sums []digest) (at *turn, 
 	return nil, nil, 0
 }
 
+// findText is the longest recorded text or list of ids that c's prompt starts with, nil if none, and the prompt's ids.
+func (s *Session) findText(c Call) (at *turn, ids []int32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids = c.IDs
+	for _, t := range s.texts {
+		if at != nil && t.length <= at.length {
+			continue
+		}
+		known := t.segment.Request(rollout.Sampling{}, nil).IDs[:t.length]
+		if rest, ok := strings.CutPrefix(c.Text, t.text); c.Text != "" && t.text != "" && ok {
+			at, ids = t, slices.Concat(known, c.Encode(rest))
+		} else if c.Text == "" && len(c.IDs) >= t.length && slices.Equal(c.IDs[:t.length], known) {
+			at, ids = t, c.IDs
+		}
+	}
+	return at, ids
+}
+
 // showOnly records a prompt that got no reply, if there is nothing else: a rollout has a sample.
 func (s *Session) showOnly(ids []int32) {
 	s.mu.Lock()
@@ -182,11 +216,8 @@ func (s *Session) record(c Call, at *turn, ids []int32, done rollout.Completion)
 	if s.closed {
 		return nil, errors.New("the session was closed while the model replied: the reply does not count")
 	}
-	said := slices.Clone(c.Opening)
-	for _, token := range done.Tokens[:len(done.Tokens)-done.NumStop] {
-		said = append(said, token.ID())
-	}
-	r := &Reply{Completion: done, Text: s.chat.Decode(said), Prompt: len(ids), session: s}
+	r := &Reply{Completion: done, Prompt: len(ids), session: s}
+	r.Text = s.chat.Decode(slices.Concat(c.Opening, r.ids()[:len(done.Tokens)-done.NumStop]))
 	if r.Message = (multimodal.Message{Role: "assistant", Content: r.Text}); c.Message != nil {
 		r.Message = c.Message(r.Text)
 	}
@@ -207,7 +238,15 @@ func (s *Session) record(c Call, at *turn, ids []int32, done rollout.Completion)
 	if !slices.Contains(s.samples, segment) {
 		s.samples = append(s.samples, segment)
 	}
-	s.turns[sums[len(sums)-1]] = &turn{segment, segment.Len(), slices.Clone(c.Messages), r}
+	t := &turn{segment: segment, length: segment.Len(), history: slices.Clone(c.Messages), reply: r}
+	if c.IDs == nil {
+		s.turns[sums[len(sums)-1]] = t
+	} else if t.length -= done.NumStop; c.Text == "" || r.Text == r.Message.Content { // else the stop begins within a token
+		if c.Text != "" {
+			t.text = c.Text + r.Text
+		}
+		s.texts = append(s.texts, t)
+	}
 	if c.Key != (digest{}) {
 		s.replies[c.Key] = r
 	}
@@ -219,6 +258,15 @@ func (r *Reply) Lost() {
 	r.session.mu.Lock()
 	defer r.session.mu.Unlock()
 	r.lost = true
+}
+
+// ids are those of what the model said, its stop included.
+func (r *Reply) ids() []int32 {
+	ids := make([]int32, len(r.Tokens))
+	for i, g := range r.Tokens {
+		ids[i] = g.ID()
+	}
+	return ids
 }
 
 // Close ends the session and gives its samples, sealed. A reply that is still being generated does not count.
@@ -267,9 +315,9 @@ func normal(calls json.RawMessage) json.RawMessage {
 		if json.Unmarshal(*args, &text) == nil && json.Valid([]byte(text)) {
 			*args = json.RawMessage(text)
 		}
-		var compact bytes.Buffer
-		if json.Compact(&compact, *args) == nil {
-			*args = compact.Bytes()
+		var value any
+		if json.Unmarshal(*args, &value) == nil {
+			*args, _ = json.Marshal(value) // keys in order, and 1.0 is 1
 		}
 	}
 	text, err := json.Marshal(list)

@@ -20,7 +20,8 @@ var macros = func() map[string]string {
 // latexText turns LaTeX into text as pylatexenc does: \frac{a}{b} into a/b, \sqrt[n]{x} into sqrt(x), a matrix into
 // [ a b; c d ]. What lacks an argument stays as it is.
 func latexText(s string) string {
-	l := latex{src: []rune(rewrite(s, `\tfrac`, `\frac`, `\dfrac`, `\frac`, `\frac`, ` \frac`, "~", "\u00a0", "---", "—", "--", "–", "''", "”"))}
+	s = rewrite(s, `\tfrac`, `\frac`, `\dfrac`, `\frac`, `\frac`, ` \frac`, "~", "\u00a0", "---", "—", "--", "–", "''", "”")
+	l := latex{src: []rune(s)}
 	var b strings.Builder
 	for l.pos < len(l.src) && !l.failed {
 		part, _ := l.text(false)

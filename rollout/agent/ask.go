@@ -1,0 +1,369 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/molt-go/molt/multimodal"
+	"github.com/molt-go/molt/rollout"
+)
+
+// ask is what a request wants of the model, in no vendor's words, and what came of it.
+type ask struct {
+	dialect
+	s                *Server
+	v                *visit
+	w                http.ResponseWriter
+	rollout.Sampling // the run's where the request says nothing
+	model            string
+	messages         []multimodal.Message
+	prompt           string          // in place of messages: a text, and always its
+	ids              []int32         // ids
+	tools            json.RawMessage // as OpenAI's chat completions have them
+	calls            json.RawMessage // which tools to call: in a vendor's words
+	stop             []string
+	n, top           int
+	logprobs, stream bool
+	seed             any
+	prefill          string // what the reply starts with, as the client knows
+	opening          string // what it is made to start with
+	mayCall          bool   // tools
+	id               uint64 // of the answer
+
+	mu          sync.Mutex
+	numPrompt   int // tokens
+	numNew      int // of all replies
+	replies     []*Reply
+	begun       bool  // a part was sent
+	failed, err error // of the first choice that did; of sending
+}
+
+// dialect is how a vendor's API asks and answers. What answers holds ask.mu.
+type dialect interface {
+	// keys are those of a request that it knows, by where their values go: nil where they change nothing here.
+	keys() map[string]any
+	// read puts into the vendor-neutral form of a request what keys alone could not.
+	read() error
+	// show has more of choice i: m, of which sent is known already. r comes with the last of it.
+	show(i int, m, sent multimodal.Message, r *Reply)
+	// end ends an answer, by an error where one came after its beginning.
+	end(failed error)
+}
+
+// serve answers requests in a dialect: at once, or by server-sent events as the tokens come.
+func (s *Server) serve(speak func(*ask) dialect) func(*visit, http.ResponseWriter, *http.Request) error {
+	return func(v *visit, w http.ResponseWriter, r *http.Request) error {
+		q := s.newAsk(v, w, speak)
+		body, err := q.take(r)
+		if err != nil {
+			return err
+		}
+		call := q.call()
+		if call.Sampling, err = q.sampling(); err != nil {
+			return err
+		}
+		key, again, seed := v.key(r, body, q.seed != nil)
+		q.id, call.Again = seed, again
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		var all sync.WaitGroup
+		for i := range q.n {
+			c := call
+			c.Key, c.Sampling.Seed = sha256.Sum256(append(key[:], byte(i))), rollout.MixSeed(seed, uint64(i))
+			all.Go(func() {
+				if err := contain(func() error { return q.speak(ctx, c, i) }); err != nil {
+					q.mu.Lock()
+					defer q.mu.Unlock()
+					q.failed = cmp.Or(q.failed, err)
+					cancel()
+				}
+			})
+		}
+		all.Wait()
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.err = errors.Join(q.err, q.failed, context.Cause(r.Context())); q.begun || q.failed == nil {
+			q.end(q.failed)
+			q.failed = nil
+		}
+		for _, reply := range q.replies {
+			if q.err != nil {
+				reply.Lost()
+			}
+		}
+		return q.failed
+	}
+}
+
+func (s *Server) newAsk(v *visit, w http.ResponseWriter, speak func(*ask) dialect) *ask {
+	q := &ask{s: s, v: v, w: w, Sampling: v.spec.Sampling, n: 1}
+	q.TopP, q.dialect = cmp.Or(q.TopP, 1), speak(q)
+	return q
+}
+
+// call is q for a session, but for sampling.
+func (q *ask) call() Call {
+	tok := q.s.chat.Tokenizer()
+	c := Call{Messages: q.messages, IDs: q.ids, Text: q.prompt, Encode: tok.Encode}
+	c.Options = multimodal.RenderOptions{AddGenerationPrompt: true, Tools: q.tools, Extra: q.s.config.Template}
+	if q.opening != "" {
+		c.Opening = tok.Encode(q.opening)
+	}
+	return c
+}
+
+// take reads a body. A key that is not known is an error.
+func (q *ask) take(r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(q.w, r.Body, maxBody))
+	if errors.As(err, new(*http.MaxBytesError)) {
+		return nil, errLarge
+	}
+	var object map[string]json.RawMessage
+	if err = cmp.Or(err, json.Unmarshal(body, &object)); err != nil {
+		return nil, bad("the body is no JSON object: %w", err)
+	}
+	known := q.keys()
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		text := object[key]
+		into, ok := known[key]
+		if _, list := into.(*[]string); list && text[0] == '"' {
+			text = slices.Concat([]byte("["), text, []byte("]"))
+		}
+		if !ok {
+			return nil, bad("%.64q is not supported: leave it out", key)
+		} else if err := json.Unmarshal(text, cmp.Or(into, any(new(any)))); err != nil {
+			return nil, bad("%s: %w", key, err)
+		}
+	}
+	return body, cmp.Or(q.read(), q.check(), q.choose())
+}
+
+// check finds what cannot be done.
+func (q *ask) check() error {
+	strange := func(id int32) bool { return q.s.chat.Tokenizer().Token(id) == "" }
+	for _, c := range []struct {
+		ok    bool
+		text  string
+		value any
+	}{
+		{q.n >= 1 && q.n <= 128, "n: must be from 1 to 128", q.n},
+		{q.MaxTokens >= 0, "max_tokens: must not be negative", q.MaxTokens},
+		{q.Temperature >= 0 && q.Temperature <= 100, "temperature: must be from 0 to 100", q.Temperature},
+		{q.TopP > 0 && q.TopP <= 1, "top_p: must be above 0 and at most 1", q.TopP},
+		{q.TopK >= 0, "top_k: must not be negative", q.TopK},
+		{q.top >= 0 && q.top <= 20, "top_logprobs: must be from 0 to 20", q.top},
+		{len(q.stop) <= 64 && !slices.Contains(q.stop, ""), "stop: must be at most 64 strings, none empty", q.stop},
+		{!slices.ContainsFunc(slices.Collect(maps.Keys(q.Bias)), strange), "logit_bias: must be for tokens of the vocabulary", q.Bias},
+		{!slices.ContainsFunc(q.ids, strange), "prompt: must be of tokens of the vocabulary", q.ids},
+	} {
+		if !c.ok {
+			return bad("%s: it is %v", c.text, c.value)
+		}
+	}
+	for i := range q.messages {
+		if m := &q.messages[i]; m.Parts != nil {
+			return bad("message %d has an image, but the model reads only text", i)
+		} else if m.Role == "developer" { // OpenAI's new name, which templates do not know
+			m.Role = "system"
+		}
+	}
+	return nil
+}
+
+// sampling is what holds of q's wishes and the run's.
+func (q *ask) sampling() (rollout.Sampling, error) {
+	run := q.v.spec.Sampling
+	run.MaxTokens, run.TopLogP = q.MaxTokens, max(run.TopLogP, q.top)
+	other := q.Temperature != run.Temperature || q.Exact() != run.Exact()
+	if other && q.s.config.Sampling == "refuse" && !q.v.spec.Greedy {
+		return run, bad("temperature, top_p, top_k or logit_bias are not the run's, at temperature %v: leave them out", run.Temperature)
+	}
+	if q.s.config.Sampling == "honour" {
+		run.Temperature, run.TopP, run.TopK, run.Bias = q.Temperature, q.TopP, q.TopK, q.Bias
+	}
+	if q.v.spec.Greedy || run.Temperature < 1e-5 {
+		run.Temperature = 0
+	}
+	return run, nil
+}
+
+// key stands for a request; again says that it may have come before. seed is the same whenever the rollout is run, in whatever order its
+// requests come; the next equal request has another one unless it names its own.
+func (v *visit) key(r *http.Request, body []byte, named bool) (key digest, again bool, seed uint64) {
+	once := r.Header.Get("Idempotency-Key")
+	retry, _ := strconv.Atoi(r.Header.Get("X-Stainless-Retry-Count"))
+	asked := sha256.Sum256(slices.Concat([]byte(r.URL.Path), body))
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	seed = rollout.MixSeed(v.spec.Seed, binary.LittleEndian.Uint64(asked[:]), v.asked[asked])
+	if !named {
+		v.asked[asked]++
+	}
+	return sha256.Sum256(append(asked[:], once...)), once != "" || retry > 0, seed
+}
+
+// speak has the model give choice i.
+func (q *ask) speak(ctx context.Context, c Call, i int) error {
+	chat := q.s.chat
+	said := &speech{decoder: multimodal.NewStream(chat.Tokenizer()), ends: chat.StopIDs(), stops: q.stop, calls: q.mayCall,
+		thinks: chat.Thinks() && q.ids == nil, thinking: q.s.opened && q.ids == nil, id: c.Sampling.Seed}
+	said.text.WriteString(q.opening)
+	if c.Message = func(string) multimodal.Message { return said.message(true) }; len(q.stop) > 0 {
+		c.Stop = multimodal.NewMatcher(chat.Tokenizer(), q.stop)
+	}
+	sent := multimodal.Message{Content: q.prefill}
+	c.OnPrompt = func(tokens int) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.numPrompt = tokens
+	}
+	c.OnToken = func(g rollout.Generated) {
+		if said.add(g); q.stream && !q.logprobs {
+			if m := said.message(false); len(m.Content)+len(m.Reasoning) > len(sent.Content)+len(sent.Reasoning) {
+				q.more(i, m, sent, nil)
+				sent = m
+			}
+		}
+	}
+	reply, err := q.v.call(ctx, c)
+	if err == nil {
+		q.more(i, reply.Message, sent, reply)
+	}
+	return err
+}
+
+// more shows more of a choice, unless another one has failed.
+func (q *ask) more(i int, m, sent multimodal.Message, r *Reply) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if r != nil {
+		q.replies = append(q.replies, r)
+		q.numPrompt = r.Prompt
+		q.numNew += len(r.Tokens)
+	}
+	if q.failed == nil {
+		q.begun = q.begun || q.stream
+		q.show(i, m, sent, r)
+	}
+}
+
+// write sends an answer, or a part of one.
+func (q *ask) write(event string, value any) { q.err = errors.Join(q.err, send(q.w, event, value)) }
+
+// after is what text has beyond what was sent.
+func after(text, sent string) string { return text[min(len(text), len(sent)):] }
+
+// choose reads which tools the reply may call or must.
+func (q *ask) choose() error {
+	var choice struct {
+		Type, Name string
+		Function   struct{ Name string }
+	}
+	if json.Unmarshal(q.calls, &choice) != nil {
+		_ = json.Unmarshal(q.calls, &choice.Type) // or there is none
+	}
+	name, names := cmp.Or(choice.Name, choice.Function.Name), q.toolNames()
+	q.opening, q.mayCall = q.prefill, len(names) > 0 && choice.Type != "none"
+	switch {
+	case slices.Contains([]string{"", "auto", "none"}, choice.Type):
+	case !slices.Contains([]string{"required", "any", "function", "tool"}, choice.Type):
+		return bad("tool_choice: %s is not supported", q.calls)
+	case len(names) == 0:
+		return bad("tool_choice: the request has no tools")
+	case name != "" && !slices.Contains(names, name):
+		return bad("tool_choice: there is no tool %q among the request's: %q", name, names)
+	case q.prefill != "":
+		return bad("tool_choice: a reply whose beginning is given cannot be made to call a tool")
+	case len(names) == 1:
+		q.opening = q.s.chat.Calls().Opening(names[0])
+	default:
+		q.opening = q.s.chat.Calls().Opening(name)
+	}
+	if q.s.opened && q.opening != "" {
+		q.opening = closeThought + "\n\n" + q.opening
+	}
+	return nil
+}
+
+func (q *ask) toolNames() (names []string) {
+	var tools []struct{ Function struct{ Name string } }
+	_ = json.Unmarshal(q.tools, &tools) // read has made them, or they do not get through the template
+	for _, t := range tools {
+		names = append(names, t.Function.Name)
+	}
+	return names
+}
+
+// block is a part of a reply for APIs that have it in parts: "thinking", "text" or a "call" of a tool.
+type block struct{ kind, text, id, name string }
+
+// blocks are the parts of m.
+func blocks(m multimodal.Message, done bool) (list []block) {
+	if m.Reasoning != "" {
+		list = append(list, block{kind: "thinking", text: m.Reasoning})
+	}
+	if m.Content != "" {
+		list = append(list, block{kind: "text", text: m.Content})
+	}
+	var calls []struct {
+		ID       string
+		Function struct{ Name, Arguments string }
+	}
+	_ = json.Unmarshal(m.ToolCalls, &calls) // which speech has made
+	for _, c := range calls {
+		list = append(list, block{"call", c.Function.Arguments, c.ID, c.Function.Name})
+	}
+	if list == nil && done {
+		list = []block{{kind: "text"}}
+	}
+	return list
+}
+
+// flow turns growing lists of blocks into events: block i does "start", "delta" by more text, or "stop".
+type flow struct {
+	known []block
+	ended int
+}
+
+func (f *flow) to(list []block, done bool, event func(what string, i int, b block, more string)) {
+	for i, b := range list {
+		if i == len(f.known) {
+			f.known = append(f.known, block{})
+			event("start", i, b, "")
+		}
+		if more := after(b.text, f.known[i].text); more != "" {
+			event("delta", i, b, more)
+		}
+		if f.known[i] = b; f.ended == i && (done || i < len(list)-1) {
+			f.ended++
+			event("stop", i, b, "")
+		}
+	}
+}
+
+// answerID is the id of an answer in a vendor's form.
+func (q *ask) answerID(form string) string { return fmt.Sprintf("%s%016x", form, q.id) }
+
+// callForm and toolForm are a call and a tool as OpenAI's chat completions have them.
+func callForm(id, name, arguments string) map[string]any {
+	return map[string]any{"id": id, "type": "function", "function": map[string]any{"name": name, "arguments": arguments}}
+}
+
+func toolForm(name, description string, parameters json.RawMessage) map[string]any {
+	f := map[string]any{"name": name, "description": description}
+	if parameters != nil {
+		f["parameters"] = parameters
+	}
+	return map[string]any{"type": "function", "function": f}
+}
