@@ -28,14 +28,15 @@ type Plan struct {
 // Micro is one forward and backward. Of its rows only those that predict a trained token are scored: N places.
 type Micro struct {
 	Batch                     model.Batch
-	Rows                      []int32   // [N] row of Batch that predicts the token; samples of a group may have it in common
-	IDs                       []int32   // [N], after addTop [N,1+K]
-	InvT                      []float32 // [N] 1 / temperature
-	Old, Behaviour, Reference []float32 // [N]; Old and Reference are nil where samples have none
-	Top                       []float32 // [N,K] log-probs that the sampler gave its most likely tokens; see addTop
-	Advantages                []float32 // [N]
-	Places                    []Place   // [N] where the token stands
-	Sample                    []int32   // [N] an index into Samples
+	Rows                      []int32         // [N] row of Batch that predicts the token; samples of a group may have it in common
+	IDs                       []int32         // [N], after addTop [N,1+K]
+	InvT                      []float32       // [N] 1 / temperature
+	Old, Behaviour, Reference []float32       // [N]; Old and Reference are nil where samples have none
+	Top                       []float32       // [N,K] log-probs that the sampler gave its most likely tokens; see addTop
+	Advantages                []float32       // [N]
+	Places                    []Place         // [N] where the token stands
+	Sample                    []int32         // [N] an index into Samples
+	Images                    []rollout.Image // that Batch shows, in its order
 	Samples                   []SampleInfo
 	First                     int // place 0 is this token of the step
 }
@@ -191,7 +192,7 @@ func split(samples []Sample, members []int, budget int) []bundle {
 		}
 		next := bundle{append(h.members[:len(h.members):len(h.members)], i), len(ids), h.total + len(ids)}
 		if len(h.members) > 0 {
-			next.prefix = common(samples[h.members[0]].Tokens.IDs[:h.prefix], ids)
+			next.prefix = common(samples[h.members[0]].Tokens, samples[i].Tokens, min(h.prefix, len(ids)))
 		}
 		if next.rows() > budget {
 			bundles = append(bundles, h)
@@ -205,12 +206,18 @@ func split(samples []Sample, members []int, budget int) []bundle {
 	return bundles
 }
 
-// common is the number of tokens that a and b start with alike.
-func common(a, b []int32) int {
-	n := min(len(a), len(b))
+// common is the number of tokens, at most n and no part of an image, that a and b start with alike.
+func common(a, b rollout.Tokens, n int) int {
 	for i := range n {
-		if a[i] != b[i] {
-			return i
+		if a.IDs[i] != b.IDs[i] {
+			n = i
+			break
+		}
+	}
+	for k, m := range a.Images {
+		if m.Start < n && (m.Start+m.Len > n || k >= len(b.Images) || b.Images[k].Start != m.Start || b.Images[k].Grid != m.Grid ||
+			b.Images[k].Digest != m.Digest) {
+			return m.Start
 		}
 	}
 	return n
@@ -222,6 +229,7 @@ func (m *Micro) add(samples []Sample, h bundle, groupTokens int) {
 	prefix, start := int32(h.prefix), int32(m.Batch.Len())
 	if prefix > 0 {
 		m.Batch.AddSequence(first.Tokens.IDs[:prefix], start, prefix)
+		m.place(first.Tokens.Images, int(start), 0, h.prefix)
 	}
 	for _, i := range h.members {
 		x := samples[i]
@@ -231,6 +239,7 @@ func (m *Micro) add(samples []Sample, h bundle, groupTokens int) {
 		} else if len(own) > 0 {
 			m.Batch.AddSequence(own, at, int32(len(own)))
 		}
+		m.place(x.Tokens.Images, int(at), h.prefix, len(own))
 		info := SampleInfo{GroupTokens: groupTokens}
 		for t, on := range x.Tokens.Mask {
 			if !on {
@@ -244,6 +253,19 @@ func (m *Micro) add(samples []Sample, h bundle, groupTokens int) {
 			info.Tokens++
 		}
 		m.Samples = append(m.Samples, info)
+	}
+}
+
+// place gives n rows of the batch, which are the tokens of a sequence from one on, their places beside images and in them.
+func (m *Micro) place(images []rollout.Image, first, from, n int) {
+	var placed []model.Placed
+	merge := 1 // patches on a side of what a token stands for
+	for _, x := range images {
+		placed = append(placed, model.Placed{Start: x.Start, Len: x.Len, Grid: x.Grid})
+		merge = int(math.Sqrt(float64(x.Grid[1] * x.Grid[2] / x.Len)))
+	}
+	for _, k := range m.Batch.Place(merge, first, from, n, placed) {
+		m.Images = append(m.Images, images[k])
 	}
 }
 

@@ -255,15 +255,23 @@ func (m *Micro) leaves(s *torch.Scope, scores, entropy torch.Tensor, step Step, 
 // set their graph begins at the last hidden states, and again, after a backward through it, does the rest.
 func (p *Policy) score(s *torch.Scope, m *Micro, recompute bool) (scores, entropy torch.Tensor, again func(s *torch.Scope), err error) {
 	var out model.Output
+	var seen []model.Seen
 	again = func(*torch.Scope) {}
+	for _, x := range m.Images {
+		embeddings, err := p.compute.See(s, x.Pixels, [][3]int{x.Grid})
+		if err != nil {
+			return scores, entropy, nil, err
+		}
+		seen = append(seen, embeddings)
+	}
 	if recompute {
 		var back func(s *torch.Scope, hidden, aux torch.Tensor)
-		if out, back, err = p.compute.HiddenAgain(s, &m.Batch); err == nil {
+		if out, back, err = p.compute.HiddenAgain(s, &m.Batch, seen...); err == nil {
 			out.Hidden.RequireGrad(true)
 			again = func(s *torch.Scope) { back(s, s.GradOf(out.Hidden), torch.Tensor{}) }
 		}
 	} else {
-		out, err = p.compute.Hidden(s, &m.Batch, nil)
+		out, err = p.compute.Hidden(s, &m.Batch, nil, seen...)
 	}
 	if err != nil {
 		return scores, entropy, nil, err

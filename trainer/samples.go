@@ -162,7 +162,8 @@ func (t *Trainer) probe(ctx context.Context, s *torch.Scope, b rollout.Batch) (d
 			continue
 		}
 		x := &rollout.Trajectory{}
-		if err := x.Context(all.IDs[:prompt]); err != nil {
+		shown := slices.DeleteFunc(all.Images, func(m rollout.Image) bool { return m.Start >= prompt })
+		if err := x.Context(all.IDs[:prompt], shown...); err != nil {
 			return 0, 0, err
 		}
 		seed := rollout.MixSeed(uint64(t.cfg.Seed), uint64(t.Step), uint64(i))
