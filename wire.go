@@ -44,10 +44,14 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 	if err != nil {
 		return err
 	}
-	chat, err := multimodal.OpenChat(path)
-	if err != nil {
-		return err
+	text := openText(path, shape.Vision)
+	if text.noChat != nil {
+		return text.noChat
 	}
+	if shape.Vision == nil {
+		text.images = nil
+	}
+	chat := text.chat
 	dtype, err := torch.ParseDType(cfg.Model.DType)
 	if err != nil {
 		return err
@@ -72,7 +76,7 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 	}
 	var runner rollout.Runner
 	if found.Chat != nil {
-		server, err := agent.NewServer(chat, eng, agent.ServerConfig{Context: window, Template: cfg.Agent.Template,
+		server, err := agent.NewServer(chat, eng, agent.ServerConfig{Context: window, Template: cfg.Agent.Template, Images: text.images,
 			Sampling: cfg.Rollout.ClientSampling})
 		if err != nil {
 			return err
@@ -82,7 +86,8 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 			return err
 		}
 	} else {
-		episode := agent.EnvConfig{MaxTurns: cfg.Rollout.MaxTurns, Context: window, Template: cfg.Agent.Template}
+		episode := agent.EnvConfig{MaxTurns: cfg.Rollout.MaxTurns, Context: window, Template: cfg.Agent.Template,
+			Images: text.images}
 		if runner, err = agent.NewEnvRunner(chat, eng, episode, found.Env); err != nil {
 			return err
 		}

@@ -123,6 +123,46 @@ func Images(msgs []Message) ([]string, error) {
 	return sources, nil
 }
 
+// Illustrate gives the image parts of a conversation that do not say where their image is the sources in turn. Those that are left
+// stand before the text of the last user message. msgs stay as they are.
+func Illustrate(msgs []Message, sources ...string) ([]Message, error) {
+	msgs = slices.Clone(msgs)
+	type object = map[string]any
+	image := func(source string) object { return object{"type": "image", "image": source} }
+	for i := range msgs {
+		var parts []object
+		if msgs[i].Parts == nil || json.Unmarshal(msgs[i].Parts, &parts) != nil { // which Images then says
+			continue
+		}
+		for k, p := range parts {
+			if kind, _ := p["type"].(string); strings.HasPrefix(kind, "image") && len(p) == 1 && len(sources) > 0 {
+				parts[k], sources = image(sources[0]), sources[1:]
+			}
+		}
+		msgs[i].Parts, _ = json.Marshal(parts) // which were read: cannot fail
+	}
+	if len(sources) == 0 {
+		return msgs, nil
+	}
+	i := len(msgs) - 1
+	for i >= 0 && msgs[i].Role != "user" {
+		i--
+	}
+	if i < 0 {
+		return nil, fmt.Errorf("%d images have no place: there is no user message", len(sources))
+	}
+	parts := []any{}
+	for _, source := range sources {
+		parts = append(parts, image(source))
+	}
+	var own []any
+	if json.Unmarshal(msgs[i].Parts, &own) != nil { // it is all text
+		own = []any{object{"type": "text", "text": msgs[i].Content}}
+	}
+	msgs[i].Parts, _ = json.Marshal(append(parts, own...))
+	return msgs, nil
+}
+
 func (p part) imageURL() (url string) {
 	var object struct{ URL string }
 	if json.Unmarshal(p.ImageURL, &url) != nil && json.Unmarshal(p.ImageURL, &object) == nil {

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/molt-go/molt/multimodal"
@@ -172,11 +173,16 @@ func (q *ask) check() error {
 		}
 	}
 	for i := range q.messages {
-		if m := &q.messages[i]; m.Parts != nil {
-			return bad("message %d has an image, but the model reads only text", i)
-		} else if m.Role == "developer" { // OpenAI's new name, which templates do not know
+		if m := &q.messages[i]; m.Role == "developer" { // OpenAI's new name, which templates do not know
 			m.Role = "system"
 		}
+	}
+	sources, err := multimodal.Images(q.messages)
+	if i := slices.IndexFunc(sources, func(url string) bool { return !strings.HasPrefix(url, "data:") }); i >= 0 {
+		return bad("image %d, %.40q: give it as a data: URL", i, sources[i]) // no request reads this machine's files
+	}
+	if err != nil {
+		return bad("%w", err)
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ type Result struct {
 	Score       *float64             // what is shown and evaluated, if not the reward; the last one given holds
 	Rewards     map[string]float64   // parts of Reward by name, for estimators that weigh them apart; of each name a rollout has the sum
 	Info        map[string]float64   // numbers for the metrics; of each name the last one holds
-	Images      []string
+	Images      []string             // paths or data URLs, for the image parts of Observation that name none; see multimodal.Illustrate
 	// Sampling is for the next turn only, instead of the run's. MaxTokens 0 keeps the run's, and a greedy rollout stays greedy.
 	Sampling *rollout.Sampling
 }

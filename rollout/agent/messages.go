@@ -228,9 +228,9 @@ func (s *Server) countTokens(v *visit, w http.ResponseWriter, r *http.Request) e
 	if _, err := q.take(r); err != nil {
 		return err
 	}
-	_, ids, err := v.prompt(q.call())
+	p, err := v.prompt(q.call())
 	if err != nil {
 		return fmt.Errorf("%w: %w", errPrompt, err)
 	}
-	return send(w, "", map[string]any{"input_tokens": len(ids)})
+	return send(w, "", map[string]any{"input_tokens": len(p.IDs)})
 }

@@ -30,9 +30,10 @@ var _ Chat = (*multimodal.Chat)(nil)
 
 // EnvConfig bounds an episode.
 type EnvConfig struct {
-	MaxTurns int            // model calls; then the rollout is truncated
-	Context  int            // positions that the model has; then too
-	Template map[string]any // variables for the chat template
+	MaxTurns int                        // model calls; then the rollout is truncated
+	Context  int                        // positions that the model has; then too
+	Template map[string]any             // variables for the chat template
+	Images   *multimodal.ImageProcessor // nil: the model reads only text
 }
 
 // NewEnvRunner makes a Runner of an environment. env is called once for each rollout.
@@ -44,7 +45,7 @@ func NewEnvRunner(chat Chat, gen rollout.Generator, c EnvConfig, env func() Env)
 		return nil, fmt.Errorf("agent: max_turns = %d and a context of %d tokens must be at least 1", c.MaxTurns, c.Context)
 	}
 	return rollout.RunnerFunc(func(ctx context.Context, s rollout.Spec) (*rollout.Rollout, error) {
-		e := &episode{config: c, env: env(), session: NewSession(chat, gen, c.Context)}
+		e := &episode{config: c, env: env(), session: NewSession(chat, gen, c.Images, c.Context)}
 		e.out = &rollout.Rollout{Spec: s, Rewards: map[string]float64{}, Info: map[string]float64{}}
 		e.opts = multimodal.RenderOptions{AddGenerationPrompt: true, Tools: s.Task.Tools, Extra: c.Template}
 		if closer, ok := e.env.(io.Closer); ok {
@@ -72,17 +73,19 @@ type episode struct {
 
 func (e *episode) play(ctx context.Context) error {
 	task := e.out.Task
-	if len(task.Images) > 0 {
-		return errors.New("agent: the task has an image, but the model reads only text")
-	}
 	res, err := e.env.Reset(ctx, task, e.out.Seed)
 	if err != nil {
 		return fmt.Errorf("agent: reset: %w", err)
 	}
-	if err := e.take(res); err != nil {
+	messages, err := multimodal.Illustrate(task.Messages, task.Images...)
+	if err != nil {
+		return fmt.Errorf("agent: task %q: %w", task.ID, err)
+	}
+	observation, err := e.take(res)
+	if err != nil {
 		return err
 	}
-	e.history = slices.Concat(task.Messages, res.Observation)
+	e.history = slices.Concat(messages, observation)
 	if len(e.history) == 0 {
 		return errors.New("agent: neither the task nor the environment says anything to the model")
 	}
@@ -135,7 +138,8 @@ func (e *episode) turn(ctx context.Context, s rollout.Sampling) (Result, error) 
 	if err != nil {
 		return Result{}, fmt.Errorf("step: %w", err)
 	}
-	if err := e.take(res); err != nil {
+	observation, err := e.take(res)
+	if err != nil {
 		return Result{}, err
 	}
 	if !res.Terminated && e.turns == e.config.MaxTurns {
@@ -144,15 +148,12 @@ func (e *episode) turn(ctx context.Context, s rollout.Sampling) (Result, error) 
 	if !res.Terminated && !e.out.Truncated && len(res.Observation) == 0 {
 		return Result{}, errors.New("the environment has not ended and says nothing to the model")
 	}
-	e.history = slices.Concat(e.history, []multimodal.Message{reply.Message}, res.Observation)
+	e.history = slices.Concat(e.history, []multimodal.Message{reply.Message}, observation)
 	return res, nil
 }
 
-// take books what the environment answered.
-func (e *episode) take(res Result) error {
-	if len(res.Images) > 0 {
-		return errors.New("the environment shows an image, but the model reads only text")
-	}
+// take books what the environment answered, and gives what the model is to see of it.
+func (e *episode) take(res Result) ([]multimodal.Message, error) {
 	e.out.Reward += res.Reward
 	e.out.Truncated = e.out.Truncated || res.Truncated
 	if res.Score != nil {
@@ -162,5 +163,5 @@ func (e *episode) take(res Result) error {
 		e.out.Rewards[name] += v
 	}
 	maps.Copy(e.out.Info, res.Info)
-	return nil
+	return multimodal.Illustrate(res.Observation, res.Images...)
 }

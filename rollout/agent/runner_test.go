@@ -231,8 +231,8 @@ func TestWhatAnEnvGetsWrongIsAnError(t *testing.T) {
 		{badEnv{step: boom}, task, "turn 1: step: boom"},
 		{badEnv{}, rollout.Task{}, "neither the task nor the environment"},
 		{badEnv{}, task, "has not ended and says nothing"},
-		{badEnv{then: Result{Images: []string{"x"}}}, task, "shows an image"},
-		{badEnv{}, rollout.Task{Messages: User("u"), Images: []string{"x"}}, "task has an image"},
+		{badEnv{then: Result{Images: []string{"x"}}}, task, "no user message"},
+		{badEnv{}, rollout.Task{Messages: User("u"), Images: []string{"x"}}, "reads only text"},
 	} {
 		c.env.closed = new(bool)
 		gen := (&replies{ids: [][]int32{{'a', imEnd}}}).script()

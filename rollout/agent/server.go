@@ -29,8 +29,9 @@ const (
 
 // ServerConfig says how a Server answers.
 type ServerConfig struct {
-	Context  int            // positions that the model has
-	Template map[string]any // variables for the chat template
+	Context  int                        // positions that the model has
+	Template map[string]any             // variables for the chat template
+	Images   *multimodal.ImageProcessor // nil: the model reads only text
 	// Sampling says what becomes of a request's own temperature, top_p and logit_bias. "honour": they hold, and tokens that are then not
 	// drawn from the model's own distribution are not trained on. "override": the run's hold. "refuse": others than the run's are an error.
 	Sampling string
@@ -108,7 +109,7 @@ type visit struct {
 
 // open lets an agent in until the visit is closed. Its requests end with ctx.
 func (s *Server) open(ctx context.Context, spec rollout.Spec) *visit {
-	v := &visit{Session: NewSession(s.chat, s.gen, s.config.Context), spec: spec, token: "molt-" + rand.Text(), asked: map[digest]uint64{},
+	v := &visit{Session: NewSession(s.chat, s.gen, s.config.Images, s.config.Context), spec: spec, token: "molt-" + rand.Text(), asked: map[digest]uint64{},
 		responses: map[string][]multimodal.Message{}}
 	ctx, cancel := context.WithCancelCause(ctx)
 	key := sha256.Sum256([]byte(v.token))

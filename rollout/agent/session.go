@@ -28,7 +28,8 @@ var errPrompt = errors.New("the conversation cannot be shown to the model")
 type Session struct {
 	chat    Chat
 	gen     rollout.Generator
-	context int // positions that the model has
+	images  *multimodal.ImageProcessor // nil: the model reads text only
+	context int                        // positions that the model has
 
 	mu      sync.Mutex
 	turns   map[digest]*turn // by the conversation that ends with the reply
@@ -82,9 +83,9 @@ type Reply struct {
 	lost    bool
 }
 
-// NewSession starts the record of a rollout.
-func NewSession(chat Chat, gen rollout.Generator, context int) *Session {
-	return &Session{chat: chat, gen: gen, context: context, turns: map[digest]*turn{}, replies: map[digest]*Reply{},
+// NewSession starts the record of a rollout. images may be nil.
+func NewSession(chat Chat, gen rollout.Generator, images *multimodal.ImageProcessor, context int) *Session {
+	return &Session{chat: chat, gen: gen, images: images, context: context, turns: map[digest]*turn{}, replies: map[digest]*Reply{},
 		running: map[digest]chan struct{}{}}
 }
 
@@ -121,116 +122,166 @@ func (s *Session) Call(ctx context.Context, c Call) (*Reply, error) {
 		}()
 	}
 	s.mu.Unlock()
-	at, ids, err := s.prompt(c)
+	p, err := s.prompt(c)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errPrompt, err)
 	}
-	room := s.context - len(ids)
+	room := s.context - len(p.IDs)
 	if room <= 0 {
-		s.showOnly(ids)
-		return nil, fmt.Errorf("%w of %d tokens: the prompt has %d", ErrNoRoom, s.context, len(ids))
+		s.showOnly(p)
+		return nil, fmt.Errorf("%w of %d tokens: the prompt has %d", ErrNoRoom, s.context, len(p.IDs))
 	}
 	if c.Sampling.MaxTokens <= 0 || c.Sampling.MaxTokens > room {
 		c.Sampling.MaxTokens = room
 	}
 	c.Sampling.StopIDs = slices.Concat(c.Sampling.StopIDs, s.chat.StopIDs())
 	if c.OnPrompt != nil {
-		c.OnPrompt(len(ids))
+		c.OnPrompt(len(p.IDs))
 	}
-	done, err := s.gen.Generate(ctx, rollout.Request{IDs: ids, Sampling: c.Sampling, Stop: c.Stop, OnToken: c.OnToken})
+	p.Sampling, p.Stop, p.OnToken = c.Sampling, c.Stop, c.OnToken
+	done, err := s.gen.Generate(ctx, p.Request)
 	if err == nil && done.Finish == rollout.FinishCancelled {
 		err = errors.Join(errors.New("generation was cancelled"), context.Cause(ctx))
 	}
 	if err != nil {
 		return nil, err
 	}
-	return s.record(c, at, ids, done)
+	return s.record(c, p, done)
 }
 
-// prompt is the turn that c goes on from, nil if none, and the ids that the model sees. Templates are rendered without the lock.
-func (s *Session) prompt(c Call) (*turn, []int32, error) {
+// prompt is what the model is to continue: the ids and images of the recorded turn that a call goes on from, nil if none, and more.
+type prompt struct {
+	rollout.Request
+	at     *turn
+	images int // of the turn's
+}
+
+// grow is p with more ids behind it, and the images of messages at their placeholders in these.
+func (s *Session) grow(p prompt, ids []int32, messages ...multimodal.Message) (prompt, error) {
+	sources, err := multimodal.Images(messages)
+	if err != nil {
+		return p, err
+	}
+	if len(sources) > 0 {
+		opened, err := s.images.Open(sources...)
+		if err != nil {
+			return p, err
+		}
+		shown, err := s.images.Expand(ids, opened)
+		if err != nil {
+			return p, err
+		}
+		ids = shown.IDs
+		for _, m := range rollout.Images(shown) {
+			m.Start += len(p.IDs)
+			p.Images = append(p.Images, m)
+		}
+	}
+	p.IDs = slices.Concat(p.IDs, ids)
+	return p, nil
+}
+
+// prompt is what c wants continued, its opening included. Templates are rendered without the lock.
+func (s *Session) prompt(c Call) (prompt, error) {
 	if c.IDs != nil {
-		at, ids := s.findText(c)
-		return at, slices.Concat(ids, c.Opening), nil
+		p, ids := s.findText(c)
+		return s.grow(p, slices.Concat(ids, c.Opening))
 	}
 	sums, err := conversation(c.Messages, c.Options)
-	if err != nil {
-		return nil, nil, err
+	if i := slices.IndexFunc(c.Messages, func(m multimodal.Message) bool { return m.Parts != nil }); i >= 0 && s.images == nil {
+		err = fmt.Errorf("message %d has an image, but the model reads only text", i)
 	}
-	if at, ids, last := s.find(c.Messages, sums); at != nil && last < len(c.Messages) {
-		said := at.reply.Tokens
+	if err != nil {
+		return prompt{}, err
+	}
+	if p, last := s.find(c.Messages, sums); p.at != nil && last < len(c.Messages) {
+		said := p.at.reply.Tokens
 		stopped := len(said) > 0 && slices.Contains(s.chat.StopIDs(), said[len(said)-1].ID()) // a stop string does not end a turn
-		delta, err := s.chat.Delta(at.history, at.reply.Text, stopped, c.Messages[last:], c.Options)
+		delta, err := s.chat.Delta(p.at.history, p.at.reply.Text, stopped, c.Messages[last:], c.Options)
 		if err == nil {
-			return at, slices.Concat(ids, delta, c.Opening), nil
+			return s.grow(p, slices.Concat(delta, c.Opening), c.Messages[last:]...)
 		}
 	}
 	ids, err := s.chat.Prompt(c.Messages, c.Options)
-	return nil, slices.Concat(ids, c.Opening), err
+	if err != nil {
+		return prompt{}, err
+	}
+	return s.grow(prompt{}, slices.Concat(ids, c.Opening), c.Messages...)
 }
 
-// find is the last recorded reply in a conversation, nil if none, the ids up to its end, and the number of messages up to it.
-func (s *Session) find(messages []multimodal.Message, sums []digest) (at *turn, ids []int32, last int) {
+// upTo is the prompt that ends with a recorded reply.
+func (t *turn) upTo() prompt {
+	r := t.segment.Request(rollout.Sampling{}, nil)
+	r.IDs, r.Images = r.IDs[:t.length], slices.DeleteFunc(r.Images, func(m rollout.Image) bool { return m.Start >= t.length })
+	return prompt{Request: r, at: t, images: len(r.Images)}
+}
+
+// find is the prompt up to the last recorded reply in a conversation, empty if there is none, and the number of messages up to it.
+func (s *Session) find(messages []multimodal.Message, sums []digest) (p prompt, last int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, m := range slices.Backward(messages) {
 		if t := s.turns[sums[i+1]]; t != nil && m.Role == "assistant" {
-			return t, t.segment.Request(rollout.Sampling{}, nil).IDs[:t.length], i + 1
+			return t.upTo(), i + 1
 		}
 	}
-	return nil, nil, 0
+	return prompt{}, 0
 }
 
-// findText is the longest recorded text or list of ids that c's prompt starts with, nil if none, and the prompt's ids.
-func (s *Session) findText(c Call) (at *turn, ids []int32) {
+// findText is the longest recorded text or list of ids that c's prompt starts with, empty if there is none, and the ids after it.
+func (s *Session) findText(c Call) (p prompt, rest []int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ids = c.IDs
+	rest = c.IDs
 	for _, t := range s.texts {
-		if at != nil && t.length <= at.length {
+		if t.length <= len(p.IDs) {
 			continue
 		}
-		known := t.segment.Request(rollout.Sampling{}, nil).IDs[:t.length]
-		if rest, ok := strings.CutPrefix(c.Text, t.text); c.Text != "" && t.text != "" && ok {
-			at, ids = t, slices.Concat(known, c.Encode(rest))
-		} else if c.Text == "" && len(c.IDs) >= t.length && slices.Equal(c.IDs[:t.length], known) {
-			at, ids = t, c.IDs
+		known := t.upTo()
+		if text, ok := strings.CutPrefix(c.Text, t.text); c.Text != "" && t.text != "" && ok {
+			p, rest = known, c.Encode(text)
+		} else if c.Text == "" && len(c.IDs) >= t.length && slices.Equal(c.IDs[:t.length], known.IDs) {
+			p, rest = known, c.IDs[t.length:]
 		}
 	}
-	return at, ids
+	return p, rest
 }
 
 // showOnly records a prompt that got no reply, if there is nothing else: a rollout has a sample.
-func (s *Session) showOnly(ids []int32) {
+func (s *Session) showOnly(p prompt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t := (&rollout.Trajectory{}); len(s.samples) == 0 && t.Context(ids) == nil {
+	if t := (&rollout.Trajectory{}); len(s.samples) == 0 && t.Context(p.IDs, p.Images...) == nil {
 		s.samples = append(s.samples, t)
 	}
 }
 
 // record appends what c generated.
-func (s *Session) record(c Call, at *turn, ids []int32, done rollout.Completion) (*Reply, error) {
+func (s *Session) record(c Call, p prompt, done rollout.Completion) (*Reply, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, errors.New("the session was closed while the model replied: the reply does not count")
 	}
-	r := &Reply{Completion: done, Prompt: len(ids), session: s}
+	r := &Reply{Completion: done, Prompt: len(p.IDs), session: s}
 	r.Text = s.chat.Decode(slices.Concat(c.Opening, r.ids()[:len(done.Tokens)-done.NumStop]))
 	if r.Message = (multimodal.Message{Role: "assistant", Content: r.Text}); c.Message != nil {
 		r.Message = c.Message(r.Text)
 	}
 	sums, err := conversation(append(slices.Clip(c.Messages), r.Message), c.Options)
 	segment, start := &rollout.Trajectory{}, 0
-	if at != nil {
-		segment, start = at.segment, at.length
+	if p.at != nil {
+		segment, start = p.at.segment, p.at.length
 	}
 	if err == nil && segment.Len() != start { // gone on from already
 		segment, err = segment.Fork(start)
 	}
+	more := slices.Clone(p.Images[p.images:])
+	for i := range more {
+		more[i].Start -= start
+	}
 	if err == nil {
-		err = errors.Join(segment.Context(ids[start:]), segment.Append(done))
+		err = errors.Join(segment.Context(p.IDs[start:], more...), segment.Append(done))
 	}
 	if err != nil {
 		return nil, err

@@ -49,7 +49,7 @@ func byteChat(t *testing.T, template string) *multimodal.Chat {
 	for _, token := range []string{"th", "in", "ink", "ll", "he"} {
 		vocab[token] = len(vocab)
 	}
-	for _, token := range []string{"<|im_start|>", "<|im_end|>"} {
+	for _, token := range []string{"<|im_start|>", "<|im_end|>", "<|image|>"} {
 		added = append(added, map[string]any{"id": len(vocab) + len(added), "content": token, "special": true})
 	}
 	file := map[string]any{
@@ -195,7 +195,7 @@ func TestEveryTrainedTokenWasGeneratedWhereItStands(t *testing.T) {
 		for seed := range uint64(20) {
 			rng := rand.New(rand.NewPCG(seed, 7))
 			g := &babble{end: end, rng: rand.New(rand.NewPCG(seed, 8)), said: map[string][][]int32{}}
-			c := &client{t: t, rng: rng, session: NewSession(chat, g, 600), tools: template == calling}
+			c := &client{t: t, rng: rng, session: NewSession(chat, g, nil, 600), tools: template == calling}
 			c.play(25)
 			samples, trained := c.session.Close(), 0
 			for n, tr := range samples {
