@@ -106,7 +106,7 @@ func (q *messages) add(given anthropicMessage) error {
 			}
 			pictures, parts = true, append(parts, map[string]any{"type": "image", "image": url})
 		case b.Type == "tool_use" && m.Role == "assistant":
-			calls = append(calls, callForm(b.ID, b.Name, string(b.Input)))
+			calls = append(calls, callForm(b.ID, b.Name, cmp.Or(string(b.Input), "{}")))
 		case b.Type == "tool_result" && m.Role == "user":
 			result := anthropicMessage{"tool", b.Content}
 			if err := q.add(result); err != nil {
