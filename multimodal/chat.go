@@ -29,6 +29,7 @@ type Chat struct {
 	stops    []int32
 	thinks   bool
 	markers  func() (markers, error)
+	calls    func() CallStyle
 }
 
 // RenderOptions are what a template gets beside the messages.
@@ -61,7 +62,7 @@ func NewChat(tok *Tokenizer, template string, tokens map[string]string, addBOS b
 		}
 	}
 	c.findEnd()
-	c.markers = sync.OnceValues(c.findMarkers)
+	c.markers, c.calls = sync.OnceValues(c.findMarkers), sync.OnceValue(c.findCalls)
 	return c, nil
 }
 

@@ -94,6 +94,24 @@ func (m *Matcher) Next(id int32) bool {
 // bytes or after it. The first of them may also hold text from before it. It is 0 while Next gave false.
 func (m *Matcher) Stops() int { return m.matched }
 
+// Before is text up to the first of the marks. While more may come, it lacks an end that could be the start of one.
+func Before(text string, done bool, marks ...string) string {
+	end := len(text)
+	for _, mark := range marks {
+		if i := strings.Index(text, mark); i >= 0 {
+			end, done = min(end, i), true
+		}
+	}
+	for _, mark := range marks {
+		for n := min(len(mark)-1, len(text)); n > 0 && !done; n-- {
+			if strings.HasSuffix(text, mark[:n]) {
+				end = min(end, len(text)-n)
+			}
+		}
+	}
+	return text[:end]
+}
+
 const replacement = "\uFFFD"
 
 // lossy makes s valid UTF-8: each maximal invalid sequence, a start of a character that does not go on included, becomes

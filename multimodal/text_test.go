@@ -107,3 +107,32 @@ func fillMetadata(meta map[string]any, file *tokenizerFile, own *Tokenizer) {
 	meta["tokenizer.ggml.tokens"], meta["tokenizer.ggml.token_type"] = tokens, types
 	meta["tokenizer.ggml.scores"], meta["tokenizer.ggml.merges"] = scores, merges
 }
+
+// Qwen 3's template shows calls; the others, which show none, have those of Hermes.
+func TestCallsOfRealTemplatesComeBack(t *testing.T) {
+	for _, name := range []string{"qwen3", "llama3_1", "gemma3", "deepseek_v3"} {
+		chat, err := OpenChat(cached(t, "tokenizers/"+name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := chat.Calls().Opening("f"); got != "<tool_call>\n{\"name\": \"f\", \"arguments\":" {
+			t.Errorf("%s: %q", name, got)
+		}
+		for i, arguments := range manyArguments {
+			calls := []ToolCall{{"f", arguments}, {"g", manyArguments[len(manyArguments)-1-i]}}
+			if name != "qwen3" {
+				break
+			}
+			said := shownReply(t, chat, "</think>\n\n", "<|im_end|>\n", "Let me see", calls)
+			if content, list := cutStreaming(t, chat.Calls(), said); content != "Let me see" || !same(list, calls) {
+				t.Errorf("%q, %q of %q", content, list, said)
+			}
+			for _, opening := range []string{chat.Calls().Opening(""), chat.Calls().Opening("f")} { // in the tokens that the model would take
+				opened, ids := chat.Encode("Let me see\n"+opening), chat.Encode(said)
+				if !slices.Equal(opened, ids[:len(opened)]) {
+					t.Errorf("%q opens %q with other tokens", opening, said)
+				}
+			}
+		}
+	}
+}

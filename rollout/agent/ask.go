@@ -223,7 +223,7 @@ func (v *visit) key(r *http.Request, body []byte, named bool) (key digest, again
 func (q *ask) speak(ctx context.Context, c Call, i int) error {
 	chat := q.s.chat
 	said := &speech{decoder: multimodal.NewStream(chat.Tokenizer()), ends: chat.StopIDs(), stops: q.stop, calls: q.mayCall,
-		thinks: chat.Thinks() && q.ids == nil, thinking: q.s.opened && q.ids == nil, id: c.Sampling.Seed}
+		thinks: chat.Thinks() && q.ids == nil, thinking: q.s.opened && q.ids == nil, style: chat.Calls(), id: c.Sampling.Seed}
 	said.text.WriteString(q.opening)
 	if c.Message = func(string) multimodal.Message { return said.message(true) }; len(q.stop) > 0 {
 		c.Stop = multimodal.NewMatcher(chat.Tokenizer(), q.stop)

@@ -288,7 +288,7 @@ func rebuildResponse(t *testing.T, events []event) object {
 // tool_choice makes the reply begin with a call; what was put there is not trained on, the rest is.
 func TestAForcedCallIsNotTrainedOnButWhatFollowsIs(t *testing.T) {
 	chatTools := `"messages":[{"role":"user","content":"u"}],"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}]`
-	named, open := "<tool_call>\n{\"name\": \"g\", \"arguments\": ", "<tool_call>\n{\"name\": \""
+	named, open := "<tool_call>\n{\"name\": \"g\", \"arguments\":", "<tool_call>\n{\"name\": \""
 	for _, c := range []struct{ path, body, opening, said string }{
 		{"chat/completions", `{` + chatTools + `,"tool_choice":{"type":"function","function":{"name":"g"}}}`, named, "{\"x\": 1}}\n</tool_call><|im_end|>"},
 		{"chat/completions", `{` + chatTools + `,"tool_choice":"required"}`, open, "g\", \"arguments\": {\"x\": 1}}\n</tool_call><|im_end|>"},

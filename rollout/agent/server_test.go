@@ -346,7 +346,7 @@ func TestWhatIsHeldBackIsEnough(t *testing.T) {
 		for k := range uint64(6) {
 			text += words[rollout.MixSeed(seed, k)%uint64(len(words))]
 		}
-		s := &speech{decoder: multimodal.NewStream(chat.Tokenizer()), stops: [][]string{nil, {"STOP"}}[seed%2], thinks: seed%3 > 0, thinking: seed%3 > 1, calls: seed%5 > 0}
+		s := &speech{decoder: multimodal.NewStream(chat.Tokenizer()), stops: [][]string{nil, {"STOP"}}[seed%2], thinks: seed%3 > 0, thinking: seed%3 > 1, calls: seed%5 > 0, style: chat.Calls()}
 		var before multimodal.Message
 		for i := range len(text) + 1 {
 			if i < len(text) {
@@ -394,7 +394,7 @@ func TestBrokenArgumentsInTheHistoryAreNoError(t *testing.T) {
 	s := newStand(t, calling, g, ServerConfig{})
 	a, _ := s.ask(s.v.token, `{"messages":[{"role":"user","content":"u"},{"role":"assistant","tool_calls":[{"id":"c","type":"function",
 		"function":{"name":"f","arguments":"{\"a\": \"b\" and c}"}}]},{"role":"tool","tool_call_id":"c","content":"no JSON"}]}`)
-	if prompt := s.chat.Decode(g.asked[0].IDs); a.status != 200 || !strings.Contains(prompt, `"{\"a\": \"b\" and c}"</call>`) || !strings.Contains(prompt, "no JSON") {
+	if prompt := s.chat.Decode(g.asked[0].IDs); a.status != 200 || !strings.Contains(prompt, `"{\"a\": \"b\" and c}"}</tool_call>`) || !strings.Contains(prompt, "no JSON") {
 		t.Errorf("%+v; prompt %q", a, prompt)
 	}
 }

@@ -26,7 +26,8 @@ const (
 		"<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 	// Calls are shown in the model's own words, with spaces that it may not have used.
 	calling = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}" +
-		"{% for c in m.tool_calls or [] %}<call>{{ c.function.name }} {{ c.function.arguments | tojson }}</call>{% endfor %}" +
+		"{% for c in m.tool_calls or [] %}<tool_call>{\"name\": \"{{ c.function.name }}\", \"arguments\": " +
+		"{{ c.function.arguments | tojson }}}</tool_call>{% endfor %}" +
 		"<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 

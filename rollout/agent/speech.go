@@ -1,19 +1,16 @@
 package agent
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/molt-go/molt/multimodal"
 	"github.com/molt-go/molt/rollout"
 )
 
-const openThought, closeThought, openCall = "<think>", "</think>", "<tool_call>"
+const openThought, closeThought = "<think>", "</think>"
 
 // speech is the text of a reply as it grows, and its form as a message.
 type speech struct {
@@ -23,8 +20,9 @@ type speech struct {
 	stops    []string
 	thinking bool // it starts within its thoughts
 	thinks   bool // thoughts at the start are set apart, and
-	calls    bool // tool calls, whose ids start with
-	id       uint64
+	calls    bool // tool calls in the model's
+	style    multimodal.CallStyle
+	id       uint64 // of which their ids are made
 }
 
 // add takes the next token.
@@ -40,7 +38,7 @@ func (s *speech) message(done bool) multimodal.Message {
 	if done {
 		s.text.WriteString(s.decoder.Flush())
 	}
-	m.Content = before(s.text.String(), done, s.stops...)
+	m.Content = multimodal.Before(s.text.String(), done, s.stops...)
 	if s.thinks {
 		m.Reasoning, m.Content = s.thoughts(m.Content, done)
 	}
@@ -48,24 +46,6 @@ func (s *speech) message(done bool) multimodal.Message {
 		m.Content, m.ToolCalls = s.toolCalls(m.Content, done)
 	}
 	return m
-}
-
-// before is text up to the first of the marks. While more may come, it lacks an end that could be the start of one.
-func before(text string, done bool, marks ...string) string {
-	end := len(text)
-	for _, mark := range marks {
-		if i := strings.Index(text, mark); i >= 0 {
-			end, done = min(end, i), true
-		}
-	}
-	for _, mark := range marks {
-		for n := min(len(mark)-1, len(text)); n > 0 && !done; n-- {
-			if strings.HasSuffix(text, mark[:n]) {
-				end = min(end, len(text)-n)
-			}
-		}
-	}
-	return text[:end]
 }
 
 // thoughts takes those apart that text starts with. Line breaks around them belong to neither, as in chat templates.
@@ -76,36 +56,21 @@ func (s *speech) thoughts(text string, done bool) (reasoning, content string) {
 		return "", ""
 	case opened || s.thinking:
 		_, content, _ = strings.Cut(thought, closeThought)
-		return strings.Trim(before(thought, done, closeThought), "\n"), strings.TrimLeft(content, "\n")
+		return strings.Trim(multimodal.Before(thought, done, closeThought), "\n"), strings.TrimLeft(content, "\n")
 	}
 	return "", text
 }
 
-var toolCall = regexp.MustCompile("(?s)" + openCall + "(.*?)</tool_call>")
-
-// toolCalls takes calls as Hermes and Qwen models write them out of text, with the space before them. What is no call with a name and an
-// object of arguments stays text.
-func (s *speech) toolCalls(text string, done bool) (content string, calls json.RawMessage) {
-	if !done {
-		return strings.TrimRightFunc(before(text, false, openCall), unicode.IsSpace), nil
+// toolCalls takes calls out of text and gives them as the chat API does, with ids that the templates of Mistral's models accept.
+func (s *speech) toolCalls(text string, done bool) (content string, list json.RawMessage) {
+	content, calls := s.style.Cut(text, done)
+	forms := make([]any, len(calls))
+	for i, c := range calls {
+		forms[i] = map[string]any{"index": i, "id": fmt.Sprintf("%09x", (s.id+uint64(i))&(1<<36-1)), "type": "function",
+			"function": map[string]any{"name": c.Name, "arguments": c.Arguments}}
 	}
-	var list []any
-	content = toolCall.ReplaceAllStringFunc(text, func(block string) string {
-		var call struct {
-			Name      string
-			Arguments json.RawMessage
-		}
-		object := []byte(toolCall.FindStringSubmatch(block)[1])
-		if json.Unmarshal(object, &call) != nil || call.Name == "" || !bytes.HasPrefix(call.Arguments, []byte("{")) {
-			return block
-		}
-		list = append(list, map[string]any{"index": len(list), "id": fmt.Sprintf("call_%016x_%d", s.id, len(list)), "type": "function",
-			"function": map[string]any{"name": call.Name, "arguments": string(call.Arguments)}})
-		return ""
-	})
-	if list == nil {
-		return text, nil
+	if calls != nil {
+		list, _ = json.Marshal(forms) // cannot fail
 	}
-	calls, _ = json.Marshal(list) // cannot fail
-	return strings.TrimRightFunc(content, unicode.IsSpace), calls
+	return content, list
 }
