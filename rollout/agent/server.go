@@ -109,8 +109,8 @@ type visit struct {
 
 // open lets an agent in until the visit is closed. Its requests end with ctx.
 func (s *Server) open(ctx context.Context, spec rollout.Spec) *visit {
-	v := &visit{Session: NewSession(s.chat, s.gen, s.config.Images, s.config.Context), spec: spec, token: "molt-" + rand.Text(), asked: map[digest]uint64{},
-		responses: map[string][]multimodal.Message{}}
+	v := &visit{Session: NewSession(s.chat, s.gen, s.config.Images, s.config.Context), spec: spec, token: "molt-" + rand.Text(),
+		asked: map[digest]uint64{}, responses: map[string][]multimodal.Message{}}
 	ctx, cancel := context.WithCancelCause(ctx)
 	key := sha256.Sum256([]byte(v.token))
 	v.ctx, v.close = ctx, func() []*rollout.Trajectory {
