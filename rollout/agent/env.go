@@ -92,7 +92,7 @@ type Config struct {
 	Env           string         `toml:"env"`            // a registered environment or chat agent
 	Command       []string       `toml:"command"`        // a program and its arguments: see Program
 	Grader        string         `toml:"grader"`         // a registered grader, for env = "answer" and for programs that give no reward
-	GraderCommand []string       `toml:"grader_command"` // a program that grades instead; it reads {"task": …, "output": …}, prints {"reward": 1}
+	GraderCommand []string       `toml:"grader_command"` // a program instead: it reads {"task": …, "output": …}, prints {"reward": 1}
 	Template      map[string]any `toml:"template"`       // variables for the chat template, as enable_thinking = false
 }
 

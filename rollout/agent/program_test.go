@@ -231,16 +231,18 @@ func gone(t *testing.T, files ...string) {
 func TestAProgramLeavesNothingRunning(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
-	const leave = `sleep 1000 & echo $! >child; echo '{"reward": 1}'`
+	const leave = `(sleep 0.2; echo '{"reward": 2}'; sleep 1000) & echo $! >child; echo '{"reward": 1}'`
 	res, err := sh(leave).Run(t.Context(), &ChatContext{})
 	if err != nil || res.Reward != 1 {
 		t.Errorf("%+v, %v", res, err)
 	}
 	gone(t, "child")
-	res, err = sh(`setsid sleep 5 & echo '{"reward": 1}'`).Run(t.Context(), &ChatContext{})
+	const away = `setsid sh -c 'echo $$ >away; exec sleep 1000' & while [ ! -s away ]; do sleep 0.01; done; echo '{"reward": 1}'`
+	res, err = sh(away).Run(t.Context(), &ChatContext{})
 	if err != nil || res.Reward != 1 {
 		t.Errorf("with a child elsewhere: %+v, %v", res, err)
 	}
+	defer exec.Command("sh", "-c", "kill -9 $(cat away)").Run()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	late := errors.New("late")
 	context.AfterFunc(t.Context(), func() { cancel(nil) })
