@@ -46,13 +46,10 @@ func attempt(ctx context.Context, r Runner, spec Spec, task func() (Task, error)
 	}()
 	select {
 	case res := <-ended:
-		if res.err == nil {
-			return res.rollout, nil
+		if res.err != nil {
+			return nil, fmt.Errorf("rollout %d: %w", spec.ID, res.err)
 		}
-		if cause := context.Cause(ctx); cause != nil && !errors.Is(res.err, ErrDead) { // what the agent says of it is of no use
-			res.err = cause
-		}
-		return nil, fmt.Errorf("rollout %d: %w", spec.ID, res.err)
+		return res.rollout, nil
 	case <-ctx.Done():
 		left := time.NewTimer(grace)
 		defer left.Stop()

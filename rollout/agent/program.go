@@ -127,7 +127,7 @@ func (p Program) run(ctx context.Context, name string, input any, environment ..
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
 		return string(printed.bytes()), nil
 	}
-	return "", fail(cmp.Or(context.Cause(ctx), fmt.Errorf("%w; its standard error ends with %q", err, bytes.TrimSpace(said.last.bytes()))))
+	return "", cmp.Or(context.Cause(ctx), fail(fmt.Errorf("%w; its standard error ends with %q", err, bytes.TrimSpace(said.last.bytes()))))
 }
 
 // tail keeps the last bytes that are written to it.

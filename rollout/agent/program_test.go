@@ -160,6 +160,12 @@ func TestTheLastLineThatIsAJSONObjectIsTheResult(t *testing.T) {
 func TestHowARolloutOfAProgramEnds(t *testing.T) {
 	const full = "full"
 	s := newStand(t, chatML, &saying{texts: []string{"a<|im_end|>"}}, ServerConfig{Context: 150})
+	exact := func(_ context.Context, task rollout.Task, output string) (float64, error) {
+		if output != "4\n2" || task.Answer != "42" {
+			return 0, fmt.Errorf("graded %q", output)
+		}
+		return 7, nil
+	}
 	fails := func(context.Context, rollout.Task, string) (float64, error) { return 0, errors.New("no grade") }
 	for name, c := range map[string]struct {
 		Program
@@ -174,6 +180,7 @@ func TestHowARolloutOfAProgramEnds(t *testing.T) {
 		"no log":                       {Program{Command: []string{"true"}, Log: "/nowhere/agent.log"}, "", "open /nowhere/agent.log", 0},
 		"no reward":                    {sh("echo 4"), "", `gave no reward: let the last line that it prints be {"reward": 1.0}, or name a grader`, 0},
 		"no number":                    {sh(`echo '{"reward": NaN}'`), "", "finite numbers", 0},
+		"graded":                       {Program{Command: sh("echo; echo ' 4'; echo 2; echo").Command, Grader: exact}, "", "", 7},
 		"grader fails":                 {Program{Command: []string{"echo"}, Grader: fails}, "grader", "grader: no grade", 0},
 		full + " and its grader fails": {Program{Command: []string{"echo"}, Grader: fails}, "grader", "grader: no grade", 0},
 		full + " and it fails":         {sh("exit 1"), "", "", 0}, // cut off
@@ -355,8 +362,10 @@ func Test200ProgramsAtOnce(t *testing.T) {
 		})
 	}
 	read := func() []byte { text, _ := os.ReadFile(p.Log); return text }
-	for bytes.Count(read(), []byte("started")) < n && !t.Failed() {
-		time.Sleep(5 * time.Millisecond)
+	for wait := 0; bytes.Count(read(), []byte("started")) < n && !t.Failed(); wait++ {
+		if time.Sleep(5 * time.Millisecond); wait == 6000 {
+			t.Error("not all have started, or told so")
+		}
 	}
 	_, err = start.Write(bytes.Repeat([]byte("\n"), n))
 	all.Wait()
