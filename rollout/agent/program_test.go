@@ -24,10 +24,10 @@ import (
 	"github.com/molt-go/molt/rollout"
 )
 
-var programs = map[string]func(){"talker": talker, "host": host, "judge": judge}
+var programs = map[string]func(){"asker": asker, "host": host, "judge": judge}
 
-// talker is a program that asks the model twice, and tells on standard error what it was given.
-func talker() {
+// asker is a program that asks the model twice, and tells on standard error what it was given.
+func asker() {
 	var task rollout.Task
 	in, err := io.ReadAll(os.Stdin)
 	if err == nil {
@@ -91,7 +91,7 @@ func TestAProgramIsAnAgent(t *testing.T) {
 	t.Setenv("OF_THE_HOST", "inherited")
 	s := newStand(t, chatML, &saying{texts: []string{"one<|im_end|>", "two<|im_end|>"}}, ServerConfig{})
 	log := filepath.Join(t.TempDir(), "agent.log")
-	a, err := Config{Command: []string{os.Args[0], "talker"}}.Open(log)
+	a, err := Config{Command: []string{os.Args[0], "asker"}}.Open(log)
 	if err != nil {
 		t.Fatal(err)
 	}
