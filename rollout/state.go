@@ -36,10 +36,8 @@ type Tally struct {
 
 func (t *Tally) addFailed(g *group) {
 	if t.Failed += len(g.failed); len(g.failed) > 0 {
-		kinds := maps.Clone(t.Kinds) // copies of t have the old one
-		if kinds == nil {
-			kinds = map[string]int{}
-		}
+		kinds := map[string]int{} // copies of t have the old one
+		maps.Copy(kinds, t.Kinds)
 		for _, kind := range g.failed {
 			kinds[kind]++
 		}

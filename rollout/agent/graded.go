@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/molt-go/molt/rollout"
@@ -10,21 +12,19 @@ import (
 
 // grade is a Grader: the program gets {"task": …, "output": …} and prints {"reward": 1} or {"score": 1}.
 func (p Program) grade(ctx context.Context, task rollout.Task, output string) (float64, error) {
-	input := map[string]any{"task": task, "output": output}
-	printed, err := p.run(ctx, "grader of task "+task.ID, input)
+	printed, err := p.run(ctx, "grader of task "+task.ID, map[string]any{"task": task, "output": output})
 	if err != nil {
 		return 0, err
 	}
 	res, err := lastResult(printed, "reward", "score")
-	switch {
-	case err != nil:
-		return 0, fmt.Errorf("the grader %q: %w", p.Command, err)
-	case res.Reward != nil:
-		return *res.Reward, nil
-	case res.Score != nil:
-		return *res.Score, nil
+	score := cmp.Or(res.Reward, res.Score)
+	if err == nil && score == nil {
+		err = errors.New(`it gave neither reward nor score: let the last line that it prints be {"reward": 1.0}`)
 	}
-	return 0, fmt.Errorf(`the grader %q gave neither reward nor score: let the last line that it prints be {"reward": 1.0}`, p.Command)
+	if err != nil {
+		return 0, fmt.Errorf("the grader %q: %w", p.Command, err)
+	}
+	return *score, nil
 }
 
 // graded is a score of g, whose error is of a kind of its own.
