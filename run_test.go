@@ -23,7 +23,11 @@ import (
 	"github.com/molt-go/molt/trainer"
 )
 
+// The test binary is also the program that TestTheAgentsOfAConfigTrain runs.
 func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "program" {
+		program(os.Args[2])
+	}
 	code := m.Run()
 	if n := torch.Live(); n != 0 {
 		println("tensors still alive after all tests:", n)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"runtime"
 	"sync/atomic"
 
@@ -56,7 +57,7 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 	if err != nil {
 		return err
 	}
-	found, err := agent.Find(cfg.Agent.Env)
+	found, err := cfg.Agent.Open(filepath.Join(cfg.Log.Dir, cfg.Name, "agent.log"))
 	if err != nil {
 		return err
 	}

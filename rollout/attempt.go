@@ -13,7 +13,8 @@ const grace = 2 * time.Second
 
 // attempt runs one rollout of one task: with a time limit, and a panic as an error.
 func attempt(ctx context.Context, r Runner, spec Spec, task func() (Task, error), limit time.Duration) (*Rollout, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("timed out after %v: %w", limit, context.DeadlineExceeded))
+	late := &Failure{"timeout", fmt.Errorf("timed out after %v: %w", limit, context.DeadlineExceeded)}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
 	defer cancel()
 	type result struct {
 		rollout *Rollout
@@ -24,14 +25,14 @@ func attempt(ctx context.Context, r Runner, spec Spec, task func() (Task, error)
 		res := result{err: errors.New("the agent ended its goroutine")}
 		defer func() {
 			if v := recover(); v != nil {
-				res.err = fmt.Errorf("the agent panicked: %v\n%s", v, debug.Stack())
+				res.err = &Failure{"panic", fmt.Errorf("the agent panicked: %v\n%s", v, debug.Stack())}
 			}
 			ended <- res
 		}()
 		s := spec
 		var err error
 		if s.Task, err = task(); err != nil {
-			res.err = fmt.Errorf("task: %w", err)
+			res.err = &Failure{"task", fmt.Errorf("task: %w", err)}
 			return
 		}
 		out, err := r.Run(ctx, s)

@@ -197,7 +197,7 @@ func TestCancelStopsCleanlyWithTheStateKept(t *testing.T) {
 			t.Errorf("next: %v", err)
 		}
 		c.Close()
-		if s := c.State(); len(s.InFlight) != 4 || len(s.Out) > 0 && s.Out[0] != (Tally{}) {
+		if s := c.State(); len(s.InFlight) != 4 || len(s.Out) > 0 && !cmp.Equal(s.Out[0], Tally{}) {
 			t.Errorf("a cancelled rollout is not a failed one: %+v", s)
 		}
 	})

@@ -45,7 +45,7 @@ type group struct {
 	pos, place, epoch int64
 	task              int
 	started, numEnded int
-	failed            int
+	failed            []string   // the kinds of failures
 	ended             []bool     // [samples], then the greedy rollout if there is one
 	rollouts          []*Rollout // [samples] nil where running or failed
 	greedy            *Rollout   // likewise
@@ -61,9 +61,10 @@ type Batch struct {
 	// Greedy has the greedy rollout of each group, nil without Plan.Greedy. It is in no group, mean or filter, and has no
 	// token to train on.
 	Greedy     []*Rollout
-	Failed     int     // rollouts that failed on the way, greedy ones included
-	Filtered   int     // groups taken out because all their rewards were equal
-	RewardMean float64 // over the rollouts of complete groups, before filtering, each once
+	Failed     int            // rollouts that failed on the way, greedy ones included
+	Kinds      map[string]int // of them, by the kind of their Failure
+	Filtered   int            // groups taken out because all their rewards were equal
+	RewardMean float64        // over the rollouts of complete groups, before filtering, each once
 }
 
 // NewQueue checks the plan and starts or resumes a queue.
@@ -165,13 +166,13 @@ func (q *Queue) Put(e Event) {
 	q.emit(e)
 	switch {
 	case e.Kind != Done:
-		g.failed++
+		g.failed = append(g.failed, failureKind(e.Err))
 	case e.Spec.Greedy:
 		g.greedy = e.Rollout
 	default:
 		g.rollouts[sample] = e.Rollout
 	}
-	lost := e.Kind != Done && (!q.plan.Config.PartialGroups || e.Spec.Greedy) || g.failed == len(g.rollouts)
+	lost := e.Kind != Done && (!q.plan.Config.PartialGroups || e.Spec.Greedy) || len(g.failed) == len(g.rollouts)
 	if dull := g.complete() && q.plan.Config.FilterEqual && equalRewards(g.rollouts); lost || dull {
 		q.takeOut(g, !lost)
 	}
@@ -182,7 +183,7 @@ func (q *Queue) Put(e Event) {
 func (q *Queue) takeOut(g *group, filtered bool) {
 	t := q.tally(g.place)
 	t.Out++
-	t.Failed += g.failed
+	t.addFailed(g)
 	if filtered {
 		t.Filtered++
 		t.addRewards(g)
@@ -199,7 +200,7 @@ func (q *Queue) checkBounds(g *group, last error) {
 	c, k := q.plan.Config, q.batch(g.place)
 	t := *q.tally(g.place)
 	for each := range q.batchGroups(k) {
-		t.Failed += each.failed
+		t.Failed += len(each.failed)
 	}
 	if size := c.Prompts * len(g.ended); float64(t.Failed) > c.MaxFailed*float64(size) {
 		q.die(fmt.Errorf("rollout: %d rollouts failed for one batch of %d, more than max_failed = %v allows; the last: %w",
@@ -246,14 +247,14 @@ func (q *Queue) assemble(rows []*group) Batch {
 	slices.SortFunc(rows, func(a, b *group) int { return cmp.Compare(a.pos, b.pos) })
 	var b Batch
 	for _, g := range rows {
-		t.Failed += g.failed
+		t.addFailed(g)
 		t.addRewards(g)
 		b.Groups = append(b.Groups, slices.Collect(present(g.rollouts)))
 		if q.plan.Greedy {
 			b.Greedy = append(b.Greedy, g.greedy)
 		}
 	}
-	b.Failed, b.Filtered, b.RewardMean = t.Failed, t.Filtered, t.Reward/float64(t.Rollouts)
+	b.Failed, b.Kinds, b.Filtered, b.RewardMean = t.Failed, t.Kinds, t.Filtered, t.Reward/float64(t.Rollouts)
 	return b
 }
 

@@ -85,6 +85,27 @@ type RunnerFunc func(context.Context, Spec) (*Rollout, error)
 // Run calls f.
 func (f RunnerFunc) Run(ctx context.Context, s Spec) (*Rollout, error) { return f(ctx, s) }
 
+// Failure is the error of a failed rollout whose kind is known where it arises. Failures are counted by kind: "timeout", "panic",
+// "task" (the data gives none), "generator", "no_reply" (the model was never asked), "exit" (of a program), "grader"; and "agent",
+// which is any other error.
+type Failure struct {
+	Kind string
+	Err  error
+}
+
+func (f *Failure) Error() string { return f.Err.Error() }
+
+// Unwrap is the error that has the kind.
+func (f *Failure) Unwrap() error { return f.Err }
+
+// failureKind is the kind of the outermost Failure in err.
+func failureKind(err error) string {
+	if f := (*Failure)(nil); errors.As(err, &f) {
+		return f.Kind
+	}
+	return "agent"
+}
+
 var (
 	// ErrDead says that no further rollout can succeed, because the engine is gone for instance.
 	ErrDead = errors.New("rollout: rollouts cannot go on")

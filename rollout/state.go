@@ -3,6 +3,7 @@ package rollout
 import (
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 )
 
@@ -25,11 +26,23 @@ type Flight struct {
 
 // Tally counts what was taken out on the way to one batch.
 type Tally struct {
-	Out      int     `json:"out"`      // groups
-	Filtered int     `json:"filtered"` // of them, because all rewards were equal
-	Failed   int     `json:"failed"`   // rollouts
-	Rollouts int     `json:"rollouts"` // in the filtered groups
-	Reward   float64 `json:"reward"`   // their sum
+	Out      int            `json:"out"`             // groups
+	Filtered int            `json:"filtered"`        // of them, because all rewards were equal
+	Failed   int            `json:"failed"`          // rollouts
+	Kinds    map[string]int `json:"kinds,omitempty"` // of these
+	Rollouts int            `json:"rollouts"`        // in the filtered groups
+	Reward   float64        `json:"reward"`          // their sum
+}
+
+func (t *Tally) addFailed(g *group) {
+	if t.Failed += len(g.failed); len(g.failed) > 0 {
+		kinds := map[string]int{} // copies of t have the old one
+		maps.Copy(kinds, t.Kinds)
+		for _, kind := range g.failed {
+			kinds[kind]++
+		}
+		t.Kinds = kinds
+	}
 }
 
 func (t *Tally) addRewards(g *group) {

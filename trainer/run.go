@@ -236,6 +236,9 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 		"lr": lr, "seconds": now.Sub(t.last).Seconds(), "trained_tokens": float64(stats.Tokens), "failed": float64(b.Failed),
 		"filtered": float64(b.Filtered), "skipped_steps": float64(t.Skipped), "memory_peak_mb": float64(torch.Memory().Peak) / (1 << 20),
 	})
+	for kind, n := range b.Kinds {
+		row["failed_"+kind] = float64(n)
+	}
 	rollouts := 0
 	for _, group := range b.Groups {
 		rollouts += len(group)

@@ -21,6 +21,7 @@ type ChatContext struct {
 	BaseURL string // of the API, as http://127.0.0.1:1234/v1
 	APIKey  string // good until Run returns
 	Model   string // what to call the model; any other name does too
+	ID      int64  // the rollout's
 	Seed    uint64 // the rollout's
 }
 
@@ -33,18 +34,26 @@ func NewChatRunner(server *Server, make func() ChatAgent) (rollout.Runner, error
 		v := server.open(ctx, spec)
 		defer v.close()
 		var res Result
+		ended := false
 		err := contain(func() (err error) {
-			res, err = make().Run(v.ctx, &ChatContext{spec.Task, server.url + "/v1", v.token, modelName, spec.Seed})
+			res, err = make().Run(v.ctx, &ChatContext{spec.Task, server.url + "/v1", v.token, modelName, spec.ID, spec.Seed})
+			ended = true
 			return err
 		})
+		if !ended {
+			err = &rollout.Failure{Kind: "panic", Err: err}
+		}
 		samples := v.close()
 		v.mu.Lock()
 		defer v.mu.Unlock()
+		var fault *rollout.Failure
+		final := ctx.Err() != nil || errors.As(err, &fault) && fault.Kind == "grader" // also after a call that found no room
 		switch {
-		case v.dead != nil || err != nil && !v.full:
-			return nil, fmt.Errorf("agent: %w", errors.Join(v.dead, err))
+		case v.dead != nil || err != nil && (final || !v.full):
+			return nil, fmt.Errorf("agent: %w", errors.Join(v.dead, v.fault, err))
 		case len(samples) == 0:
-			return nil, errors.New("agent: it ended without a reply of the model: let it call the API at BaseURL with APIKey")
+			return nil, &rollout.Failure{Kind: "no_reply",
+				Err: errors.New("agent: it ended without a reply of the model: let it call the API at BaseURL with APIKey")}
 		}
 		out := &rollout.Rollout{Spec: spec, Samples: samples, Reward: res.Reward, Score: res.Reward, Rewards: res.Rewards, Info: res.Info,
 			Truncated: res.Truncated || v.full || v.cut}

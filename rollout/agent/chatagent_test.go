@@ -237,7 +237,7 @@ func TestEitherKindOfAgentIsFoundByItsName(t *testing.T) {
 			t.Error("registered")
 		}
 	}
-	if _, err := Find("x"); err == nil || !strings.Contains(err.Error(), "there are TestEitherKind, largest") {
+	if _, err := Find("x"); err == nil || !strings.Contains(err.Error(), "there are TestEitherKind, answer, largest") {
 		t.Error(err)
 	}
 	if _, err := NewChatRunner(nil, make); err == nil {

@@ -9,4 +9,8 @@
 //
 // A ChatAgent owns its loop, and calls the model over HTTP at a Server that keeps the tokens exact in the same way: Session
 // finds in each conversation that a client sends what it has recorded.
+//
+// A Program is a ChatAgent in any language, [agent] command = ["python3", "my_agent.py"]: its environment has the address and the key of
+// the model. Where it gives no reward, a grader scores what it printed: grader = "math", or grader_command = ["python3", "grade.py"]. The
+// same graders score single replies, with env = "answer".
 package agent

@@ -2,14 +2,17 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/molt-go/molt/multimodal"
 	"github.com/molt-go/molt/rollout"
+	"github.com/molt-go/molt/rollout/agent/grade"
 )
 
 // Env is a task in turns, in the manner of Gymnasium. One value serves one rollout and one goroutine. If it has a
@@ -50,7 +53,7 @@ type Agent struct {
 
 var (
 	agentsMu sync.Mutex
-	agents   = map[string]Agent{"largest": {Env: func() Env { return &largest{} }}}
+	agents   = map[string]Agent{"largest": {Env: func() Env { return &largest{} }}, "answer": {}} // the latter is made of a grader, in Open
 )
 
 // RegisterEnv makes an environment known as [agent] env = name. make is called once for each rollout. A name that is
@@ -84,14 +87,55 @@ func Find(name string) (Agent, error) {
 	return Agent{}, fmt.Errorf("[agent] env = %q is not known; there are %s", name, strings.Join(slices.Sorted(maps.Keys(agents)), ", "))
 }
 
-// Config is the [agent] table.
+// Config is the [agent] table. One of Env and Command is set, and Grader or GraderCommand where it is of use.
 type Config struct {
-	Env      string         `toml:"env"`      // a registered environment or chat agent
-	Template map[string]any `toml:"template"` // variables for the chat template, as enable_thinking = false
+	Env           string         `toml:"env"`            // a registered environment or chat agent
+	Command       []string       `toml:"command"`        // a program and its arguments: see Program
+	Grader        string         `toml:"grader"`         // a registered grader, for env = "answer" and for programs that give no reward
+	GraderCommand []string       `toml:"grader_command"` // a program instead: it reads {"task": …, "output": …}, prints {"reward": 1}
+	Template      map[string]any `toml:"template"`       // variables for the chat template, as enable_thinking = false
 }
 
 // Validate lists what is wrong with c. It changes nothing.
 func (c Config) Validate() error {
-	_, err := Find(c.Env)
+	_, err := c.Open("")
 	return err
+}
+
+// Open finds what c names. The standard error of programs is appended to the file log, if there is one.
+func (c Config) Open(log string) (a Agent, err error) {
+	graded := c.Grader != "" || len(c.GraderCommand) > 0
+	switch {
+	case (c.Env == "") == (len(c.Command) == 0):
+		return a, fmt.Errorf("[agent] env = %q and command = %q: give one of the two, a registered agent or a program", c.Env, c.Command)
+	case c.Grader != "" && len(c.GraderCommand) > 0:
+		return a, fmt.Errorf("[agent] grader = %q and grader_command = %q: give one of the two", c.Grader, c.GraderCommand)
+	case graded && c.Env != "" && c.Env != "answer":
+		return a, fmt.Errorf(`[agent] env = %q gives its own rewards: leave out the grader, or take env = "answer"`, c.Env)
+	case !graded && c.Env == "answer":
+		return a, errors.New(`[agent] env = "answer" needs a grader: give one as in grader = "math", or a program as grader_command`)
+	}
+	for key, command := range map[string][]string{"command": c.Command, "grader_command": c.GraderCommand} {
+		if len(command) == 0 {
+			continue
+		}
+		if _, err := exec.LookPath(command[0]); err != nil {
+			return a, fmt.Errorf("[agent] %s = %q: %w", key, command, err)
+		}
+	}
+	var grader grade.Grader
+	if c.Grader != "" {
+		if grader, err = grade.Find(c.Grader); err != nil {
+			return a, fmt.Errorf("[agent] %w", err)
+		}
+	} else if graded {
+		grader = Program{Command: c.GraderCommand, Log: log}.grade
+	}
+	switch {
+	case c.Env == "":
+		return Agent{Chat: func() ChatAgent { return Program{c.Command, grader, log} }}, nil
+	case c.Env == "answer":
+		return Agent{Env: func() Env { return &answer{grader: grader} }}, nil
+	}
+	return Find(c.Env)
 }

@@ -255,7 +255,7 @@ func TestWhatAnEnvGetsWrongIsAnError(t *testing.T) {
 
 func TestAnUnknownEnvListsTheKnown(t *testing.T) {
 	err := Config{Env: "largst"}.Validate()
-	if err == nil || !strings.Contains(err.Error(), `env = "largst" is not known; there are largest`) {
+	if err == nil || !strings.Contains(err.Error(), `env = "largst" is not known; there are answer, largest`) {
 		t.Error(err)
 	}
 	if RegisterEnv("largest", func() Env { return nil }) == nil {

@@ -37,6 +37,7 @@ type Session struct {
 	replies map[digest]*Reply
 	running map[digest]chan struct{} // closed when the call with that key ends
 	samples []*rollout.Trajectory
+	fault   error // why the last call got no reply of the generator
 	closed  bool
 }
 
@@ -143,6 +144,14 @@ func (s *Session) Call(ctx context.Context, c Call) (*Reply, error) {
 	if err == nil && done.Finish == rollout.FinishCancelled {
 		err = errors.Join(errors.New("generation was cancelled"), context.Cause(ctx))
 	}
+	if err != nil && ctx.Err() == nil {
+		err = &rollout.Failure{Kind: "generator", Err: err}
+	}
+	s.mu.Lock()
+	if !s.closed {
+		s.fault = err
+	}
+	s.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
