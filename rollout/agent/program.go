@@ -114,7 +114,9 @@ func (p Program) run(ctx context.Context, name string, input any, environment ..
 	printed, said := &tail{most: maxOutput}, &lines{log: log, name: name, last: tail{most: maxReason}}
 	defer said.flush()
 	cmd := exec.CommandContext(ctx, p.Command[0], p.Command[1:]...)
-	cmd.Env = append(os.Environ(), environment...)
+	here := "127.0.0.1,localhost" // no proxy leads to the model
+	cmd.Env = append(os.Environ(), "NO_PROXY="+here+","+os.Getenv("NO_PROXY"), "no_proxy="+here+","+os.Getenv("no_proxy"))
+	cmd.Env = append(cmd.Env, environment...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(append(text, '\n')), printed, said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: guard.Process.Pid}
 	cmd.Cancel, cmd.WaitDelay = kill, time.Second // for a process that has left the group and holds the output open
@@ -163,8 +165,8 @@ func (l *lines) Write(p []byte) (int, error) {
 }
 
 func (l *lines) flush() {
-	if len(l.part) > 0 {
-		fmt.Fprintf(l.log, "%s: %s\n", l.name, bytes.TrimRight(l.part, "\r\n"))
-		l.part = l.part[:0]
+	if line := bytes.TrimRight(l.part, "\r\n"); len(line) > 0 { // the line break after one that was cut is none
+		fmt.Fprintf(l.log, "%s: %s\n", l.name, line)
 	}
+	l.part = l.part[:0]
 }

@@ -129,10 +129,7 @@ func (s *Server) open(ctx context.Context, spec rollout.Spec) *visit {
 // answer is f for those with a token, with a context that ends with the session, and its error in the vendor's form.
 func (s *Server) answer(f func(*visit, http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		token := cmp.Or(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), r.Header.Get("X-Api-Key"))
-		s.mu.Lock()
-		v := s.visits[sha256.Sum256([]byte(token))]
-		s.mu.Unlock()
+		v := cmp.Or(s.visit(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")), s.visit(r.Header.Get("X-Api-Key")))
 		err := errKey
 		if v != nil {
 			ctx, cancel := context.WithCancelCause(r.Context())
@@ -151,6 +148,13 @@ func (s *Server) answer(f func(*visit, http.ResponseWriter, *http.Request) error
 			_ = send(w, "", form) // or the client is gone
 		}
 	}
+}
+
+// visit is the session that a token opens, nil if none.
+func (s *Server) visit(token string) *visit {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.visits[sha256.Sum256([]byte(token))]
 }
 
 // contain makes an error of a panic in f.
