@@ -152,6 +152,7 @@ type lines struct {
 	log  *os.File
 	name string
 	part []byte // a line so far
+	cut  bool   // what was written last was the start of it
 	last tail
 }
 
@@ -165,8 +166,10 @@ func (l *lines) Write(p []byte) (int, error) {
 }
 
 func (l *lines) flush() {
-	if line := bytes.TrimRight(l.part, "\r\n"); len(line) > 0 { // the line break after one that was cut is none
+	line := bytes.TrimRight(l.part, "\r\n")
+	if len(line) > 0 || len(l.part) > 0 && !l.cut { // a line break right after a cut is no line
 		fmt.Fprintf(l.log, "%s: %s\n", l.name, line)
 	}
+	l.cut = len(line) == len(l.part) && len(line) > 0
 	l.part = l.part[:0]
 }
