@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/molt-go/molt/rollout"
 )
 
 // hermes is a template with calls as models of that name write them.
@@ -439,5 +440,28 @@ func TestATextIsContinuedInTheIDsOfItsReplies(t *testing.T) {
 	}
 	if diff := cmp.Diff([]int{5 + len("hell STOP"), 1 + len("y") + 1}, trained); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Case T4: of a tokenizer that adds a BOS and a template that writes one, a prompt has one, whatever the dialect.
+func TestAPromptHasOneBOSInEveryDialect(t *testing.T) {
+	for _, template := range []string{chatML, "{{ bos_token }}" + chatML} {
+		g := &saying{texts: []string{"a<|im_end|>"}}
+		s := newStand(t, chatML, g, ServerConfig{})
+		s.chat = byteChat(t, template, object{"bos_token": "<|image|>", "add_bos_token": true})
+		s.v = s.open(t.Context(), rollout.Spec{Sampling: allRun})
+		bos, _ := s.chat.Tokenizer().ID("<|image|>")
+		const messages = `[{"role":"user","content":"u"},{"role":"assistant","content":"a"},{"role":"user","content":"v"}]`
+		for _, request := range [][2]string{{"chat/completions", `{"messages":[{"role":"user","content":"u"}]}`}, {"chat/completions", `{"messages":` + messages + `}`},
+			{"messages", `{"max_tokens":9,"messages":` + messages + `}`}, {"responses", `{"input":` + messages + `}`}, {"completions", `{"prompt":"u"}`},
+			{"completions", `{"prompt":"uav"}`}, {"completions", `{"prompt":"<|image|>u"}`}} {
+			if status, a, _ := s.post(request[0], request[1]); status != 200 {
+				t.Errorf("%v: %d %v", request, status, a)
+			}
+			ids := g.asked[len(g.asked)-1].IDs
+			if n := len(slices.DeleteFunc(slices.Clone(ids), func(id int32) bool { return id != bos })); n != 1 || ids[0] != bos {
+				t.Errorf("%v: %d BOS in %q", request, n, s.chat.Decode(ids))
+			}
+		}
 	}
 }

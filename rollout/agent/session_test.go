@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -32,7 +33,7 @@ const (
 )
 
 // byteChat is a chat over a byte-level tokenizer that knows a few merges, so that a text has many sequences of ids.
-func byteChat(t *testing.T, template string) *multimodal.Chat {
+func byteChat(t *testing.T, template string, more ...map[string]any) *multimodal.Chat {
 	t.Helper()
 	vocab, added := map[string]int{}, []map[string]any{}
 	for b := range 256 { // the printable bytes stand for themselves, the others for runes from 256 on
@@ -59,9 +60,11 @@ func byteChat(t *testing.T, template string) *multimodal.Chat {
 		"decoder":       map[string]any{"type": "ByteLevel"},
 		"model":         map[string]any{"type": "BPE", "vocab": vocab, "merges": []string{"t h", "i n", "in k", "l l", "h e"}},
 	}
-	dir := t.TempDir()
-	for name, v := range map[string]any{"tokenizer.json": file,
-		"tokenizer_config.json": map[string]any{"eos_token": "<|im_end|>", "chat_template": template}} {
+	dir, config := t.TempDir(), map[string]any{"eos_token": "<|im_end|>", "chat_template": template}
+	for _, m := range more {
+		maps.Copy(config, m)
+	}
+	for name, v := range map[string]any{"tokenizer.json": file, "tokenizer_config.json": config} {
 		text, err := json.Marshal(v)
 		if err != nil {
 			t.Fatal(err)
