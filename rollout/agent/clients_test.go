@@ -84,13 +84,15 @@ func (c *cast) Generate(ctx context.Context, r rollout.Request) (rollout.Complet
 // between starts the hop and gives its address.
 func (c *cast) between() string {
 	to := must(url.Parse(c.url))
-	proxy := &httputil.ReverseProxy{ErrorLog: c.http.ErrorLog, ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }}
+	proxy := &httputil.ReverseProxy{ErrorLog: c.http.ErrorLog}
+	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }
 	proxy.Rewrite = func(r *httputil.ProxyRequest) {
 		r.SetURL(to)
 		c.mu.Lock()
 		again := len(c.statuses) > 0
 		c.mu.Unlock()
-		for gone := false; c.hop == "break" && again && !gone; time.Sleep(time.Millisecond) { // the server has noticed
+		for gone, wait := false, time.Now(); c.hop == "break" && again && !gone && time.Since(wait) < 20*time.Second; { // the server has noticed
+			time.Sleep(time.Millisecond)
 			c.v.Session.mu.Lock()
 			for _, r := range c.v.replies {
 				gone = gone || r.lost
@@ -121,7 +123,7 @@ func (c *cast) between() string {
 	return s.URL
 }
 
-// replies are what a sample is trained on.
+// trained are the replies that a sample is trained on.
 func (c *cast) trained(t *rollout.Trajectory) (texts []string) {
 	k, from := t.Tokens(), -1
 	for i, m := range append(k.Mask, false) {
