@@ -95,10 +95,27 @@ func (q *completions) show(i int, m, sent multimodal.Message, r *Reply) {
 		form["text"] = content
 	case q.stream:
 		delete(form, "message")
-		form["delta"] = fields
+		if form["delta"] = fields; m.ToolCalls != nil { // clients take a call for complete when the end, or another one, comes after it
+			form["delta"] = map[string]any{}
+			q.parts(i, fields, m.ToolCalls)
+		}
 	}
 	if q.forms[i] = form; q.stream {
 		q.send([]any{form}, nil)
+	}
+}
+
+// parts sends what is left of choice i before its end, and each of the calls.
+func (q *completions) parts(i int, fields map[string]any, list json.RawMessage) {
+	var calls []any
+	_ = json.Unmarshal(list, &calls) // which speech has made
+	delete(fields, "tool_calls")
+	deltas := []any{fields}
+	for _, call := range calls {
+		deltas = append(deltas, map[string]any{"tool_calls": []any{call}})
+	}
+	for _, delta := range deltas {
+		q.send([]any{map[string]any{"index": i, "delta": delta, "finish_reason": nil}}, nil)
 	}
 }
 

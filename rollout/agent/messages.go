@@ -19,6 +19,7 @@ type messages struct {
 	system   anthropicBlocks
 	offers   []anthropicTool
 	thinking struct{ Type string }
+	thread   any  // a conversation that the server is to keep
 	started  bool // a stream
 	flow
 	blocks []block
@@ -61,11 +62,14 @@ func (q *messages) keys() map[string]any {
 	return map[string]any{
 		"model": &q.model, "messages": &q.given, "system": &q.system, "max_tokens": &q.MaxTokens, "temperature": &q.Temperature,
 		"top_p": &q.TopP, "top_k": &q.TopK, "stop_sequences": &q.stop, "stream": &q.stream, "tools": &q.offers, "tool_choice": &q.calls,
-		"thinking": &q.thinking, "metadata": nil, "service_tier": nil, "cache_control": nil,
+		"thinking": &q.thinking, "thread": &q.thread, "metadata": nil, "service_tier": nil, "cache_control": nil,
 	}
 }
 
 func (q *messages) read() error {
+	if q.thread != nil {
+		return errThread
+	}
 	var tools []any
 	for _, t := range q.offers {
 		if t.Type != "" && t.Type != "custom" {

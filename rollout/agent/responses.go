@@ -245,7 +245,8 @@ func (q *responses) form(status string, reason any) map[string]any {
 			output = append(output, q.item(i, b, status))
 		}
 		usage = map[string]any{"input_tokens": q.numPrompt, "output_tokens": q.numNew, "total_tokens": q.numPrompt + q.numNew,
-			"input_tokens_details": map[string]any{"cached_tokens": 0}, "output_tokens_details": map[string]any{"reasoning_tokens": 0}}
+			"input_tokens_details":  map[string]any{"cached_tokens": 0, "cache_write_tokens": 0},
+			"output_tokens_details": map[string]any{"reasoning_tokens": 0}}
 	}
 	return map[string]any{"id": q.answerID("resp_"), "object": "response", "created_at": q.created, "status": status, "error": nil,
 		"incomplete_details": reason, "model": cmp.Or(q.model, modelName), "output": output, "usage": usage, "parallel_tool_calls": true,

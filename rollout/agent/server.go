@@ -142,7 +142,7 @@ func (s *Server) answer(f func(*visit, http.ResponseWriter, *http.Request) error
 			err = contain(func() error { return f(v, w, r.WithContext(ctx)) })
 		}
 		if err != nil {
-			status, form := failure(err, strings.HasPrefix(r.URL.Path, "/v1/messages"))
+			status, form := failure(err, strings.HasPrefix(r.URL.Path, "/v1/messages") || r.Header.Get("Anthropic-Version") != "")
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(status)
 			_ = send(w, "", form) // or the client is gone
@@ -183,6 +183,8 @@ var (
 	errPath  = errors.New("there is no")
 	errLarge = fmt.Errorf("the body is larger than %d MB", maxBody>>20)
 	errBad   = errors.New("the request cannot be met")
+	// errThread has a client of Anthropic's threads send the whole conversation.
+	errThread = errors.New("thread: no conversation is kept here: send all of its messages")
 )
 
 func bad(format string, args ...any) error {
@@ -198,7 +200,7 @@ func failure(err error, anthropic bool) (status int, form any) {
 		status int
 		code   any
 	}{{errKey, 401, "invalid_api_key"}, {errPath, 404, nil}, {errLarge, 413, nil}, {errBad, 400, nil}, {errPrompt, 400, nil},
-		{ErrNoRoom, 400, "context_length_exceeded"}, {rollout.ErrDead, 503, nil}} {
+		{errThread, 400, "thread_unsupported_request"}, {ErrNoRoom, 400, "context_length_exceeded"}, {rollout.ErrDead, 503, nil}} {
 		if errors.Is(err, c.err) {
 			status, code = c.status, c.code
 		}
@@ -206,7 +208,8 @@ func failure(err error, anthropic bool) (status int, form any) {
 	if anthropic {
 		kind = map[int]string{400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 413: "request_too_large",
 			500: "api_error", 503: "overloaded_error"}[status]
-		return status, map[string]any{"type": "error", "error": map[string]any{"type": kind, "message": err.Error()}}
+		return status, map[string]any{"type": "error", "error": map[string]any{"type": kind, "message": err.Error(),
+			"details": map[string]any{"error_code": code}}}
 	}
 	if status < 500 {
 		kind = "invalid_request_error"
