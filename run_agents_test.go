@@ -33,6 +33,13 @@ func (wordy) Step(_ context.Context, reply string) (agent.Result, error) {
 	return agent.Result{Reward: worth(reply), Terminated: true}, nil
 }
 
+// endless is one that goes on and on.
+type endless struct{ wordy }
+
+func (endless) Step(_ context.Context, reply string) (agent.Result, error) {
+	return agent.Result{Reward: worth(reply), Observation: agent.User("a")}, nil
+}
+
 // caller is a chat agent, or a program.
 type caller struct{}
 
@@ -87,21 +94,29 @@ func program(folder string) {
 
 var registerAgents = sync.OnceValue(func() error {
 	return errors.Join(agent.RegisterEnv("wordy", func() agent.Env { return wordy{} }),
+		agent.RegisterEnv("endless", func() agent.Env { return endless{} }),
 		agent.RegisterChatAgent("caller", func() agent.ChatAgent { return caller{} }),
 		grade.Register("length", func(_ context.Context, _ rollout.Task, reply string) (float64, error) { return worth(reply), nil }))
 })
 
-// A config names an environment, a chat agent or a program, and a grader by name; each of them learns from what the model said.
-func TestTheAgentsOfAConfigTrain(t *testing.T) {
-	if err := registerAgents(); err != nil {
-		t.Fatal(err)
-	}
+// chatting is talking with a template.
+func chatting(t *testing.T) string {
+	t.Helper()
 	path := talking(t)
 	template := line(object{"eos_token": "<eos>",
 		"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}b{% endif %}"})
 	if err := os.WriteFile(filepath.Join(path, "tokenizer_config.json"), []byte(template), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return path
+}
+
+// A config names an environment, a chat agent or a program, and a grader by name; each of them learns from what the model said.
+func TestTheAgentsOfAConfigTrain(t *testing.T) {
+	if err := registerAgents(); err != nil {
+		t.Fatal(err)
+	}
+	path := chatting(t)
 	tasks := write(t, "tasks.jsonl", strings.Repeat(`{"messages": [{"role": "user", "content": "ab"}], "answer": "a"}`+"\n", 8))
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
@@ -146,5 +161,31 @@ func TestTheAgentsOfAConfigTrain(t *testing.T) {
 		if c.failed > 0 && (err != nil || !strings.HasSuffix(string(log), ": a bug in an agent\n")) || c.failed == 0 && err == nil {
 			t.Errorf("%s: the log: %q, %v", name, log, err)
 		}
+	}
+}
+
+// A rollout that would not fit into a micro-batch, and could not be trained on, ends before; the run goes on.
+func TestRolloutsEndWhereAMicroBatchDoes(t *testing.T) {
+	if err := registerAgents(); err != nil {
+		t.Fatal(err)
+	}
+	cfg := tinyConfig(t.TempDir())
+	cfg.Steps, cfg.Eval.Tasks, cfg.Model.Path, cfg.Agent.Env, cfg.Optim.MicroTokens, cfg.Rollout.MaxTurns = 2, 0, chatting(t), "endless", 24, 99
+	cfg.Data.Path = write(t, "tasks.jsonl", strings.Repeat(`{"messages": [{"role": "user", "content": "ab"}]}`+"\n", 8))
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	if err := Run(t.Context(), cfg, null); err != nil {
+		t.Fatal(err)
+	}
+	steps, _ := rows(t, cfg)
+	if len(steps) != 2 || steps[0]["truncated"] != 16 || steps[0]["trained_tokens"] < 100 || steps[0]["failed"] != 0 {
+		t.Errorf("%v", steps)
+	}
+	cfg.Engine.Context = 26
+	if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), "[engine] context = 26: rollouts of more than optim.micro_tokens = 24") {
+		t.Error(err)
 	}
 }

@@ -71,7 +71,7 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 		return err
 	}
 	cores.engine = eng
-	window := shape.Context
+	window := min(shape.Context, cfg.Optim.MicroTokens+1) // a longer rollout could not be trained on
 	if cfg.Engine.Context > 0 {
 		window = min(window, cfg.Engine.Context)
 	}

@@ -21,11 +21,11 @@
 // # Metrics
 //
 // A row of metrics.jsonl has the keys from [KeyStep] on, lr, seconds since the last row, failed rollouts (also by kind, as failed_timeout:
-// see rollout.Failure) and filtered groups of the batch, trained_tokens, skipped_steps of the run so far, memory_peak_mb of tensors, and
-// group_reward_std, of the shaped rewards around each sample. All else is a mean over the step's tokens: return_mean, entropy,
-// advantage_mean, policy_loss; ratio to loss.old, policy_kl (k1 of the same), mismatch_abs and mismatch_k3 to the sampler's log-probs and
-// mismatch_share, of tokens where these differ; what the loss documents, as clip_ratio. Importance sampling adds is_weight and, of
-// rejected tokens too where they are dropped, is_ratio, behaviour_kl and is_outside, of what is judged as one. KL adds kl of the loss,
-// kl_reward and the kl_coef of the step; a critic value_loss, value_clip_ratio and explained_variance, which is left out where all returns
-// are equal.
+// see rollout.Failure), truncated ones and filtered groups of the batch, trained_tokens, skipped_steps of the run so far,
+// memory_peak_mb of tensors, and group_reward_std, of the shaped rewards around each sample. All else is a mean over the step's tokens:
+// return_mean, entropy, advantage_mean, policy_loss; ratio to loss.old, policy_kl (k1 of the same), mismatch_abs and mismatch_k3 to the
+// sampler's log-probs and mismatch_share, of tokens where these differ; what the loss documents, as clip_ratio. Importance sampling adds
+// is_weight and, of rejected tokens too where they are dropped, is_ratio, behaviour_kl and is_outside, of what is judged as one. KL adds
+// kl of the loss, kl_reward and the kl_coef of the step; a critic value_loss, value_clip_ratio and explained_variance, which is left out
+// where all returns are equal.
 package trainer

@@ -42,7 +42,7 @@ type OptimConfig struct {
 	DecayType   string  `toml:"decay_type"`     // the shape of that fall: "cosine", "linear" or "1-sqrt"
 
 	// MicroTokens is the largest number of tokens, prompts included, in one forward and backward: it bounds memory and
-	// does not change the result.
+	// does not change the result. A rollout has room for one more: what is longer is cut off, see truncated in the metrics.
 	MicroTokens int `toml:"micro_tokens"`
 	// Recompute keeps only what goes into each layer and runs the layer again in backward: a third more work, a fraction of
 	// the memory that grows with MicroTokens, the same result.

@@ -234,7 +234,8 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 		KeyTokensPerSecond: float64(t.sampled.Swap(0)) / now.Sub(t.last).Seconds(), KeyStalenessMax: float64(age),
 		KeyLogProbDiffMax: diff, KeyLogProbDiffToks: float64(tokens),
 		"lr": lr, "seconds": now.Sub(t.last).Seconds(), "trained_tokens": float64(stats.Tokens), "failed": float64(b.Failed),
-		"filtered": float64(b.Filtered), "skipped_steps": float64(t.Skipped), "memory_peak_mb": float64(torch.Memory().Peak) / (1 << 20),
+		"filtered": float64(b.Filtered), "truncated": 0, "skipped_steps": float64(t.Skipped),
+		"memory_peak_mb": float64(torch.Memory().Peak) / (1 << 20),
 	})
 	for kind, n := range b.Kinds {
 		row["failed_"+kind] = float64(n)
@@ -242,6 +243,11 @@ func (t *Trainer) update(ctx context.Context, s *torch.Scope, b rollout.Batch) (
 	rollouts := 0
 	for _, group := range b.Groups {
 		rollouts += len(group)
+		for _, r := range group {
+			if r.Truncated {
+				row["truncated"]++
+			}
+		}
 	}
 	if err := t.steerKL(row, rollouts); err != nil {
 		return false, err
