@@ -4,9 +4,10 @@
 //	cd examples && go run ./game -config game/run.toml
 //
 // It shows an environment with state and chance: the opponent moves at random, by the seed of the rollout, until it can
-// win at once. A move that the rules forbid loses. Held-out games start from heaps that no game to train on starts from.
+// win at once. A game that is won earns 1, one that is lost by the rules a little, and a forbidden move nothing; the score,
+// which is shown for held-out games, is the share of games won. These start from heaps that no other game starts from.
 //
-// One sees the share of games won, in training and held out, rise from what a player gets who hardly knows the rules.
+// One sees the model learn the rules first, as "illegal" in the metrics falls, and then to win.
 // `make quickstart`, once, fetches the model that the configuration names.
 package main
 
@@ -18,8 +19,10 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/molt-go/molt"
+	"github.com/molt-go/molt/multimodal"
 	"github.com/molt-go/molt/rollout"
 	"github.com/molt-go/molt/rollout/agent"
 )
@@ -39,46 +42,46 @@ var number = regexp.MustCompile(`\d+`)
 
 // Step makes the model's move, which is the only number of its reply, and the opponent's.
 func (n *nim) Step(_ context.Context, reply string) (agent.Result, error) {
-	found := number.FindAllString(reply, -1)
-	if len(found) != 1 || !n.take(found[0]) {
-		return agent.Result{Terminated: true, Info: map[string]float64{"illegal": 1}}, nil
+	move, err := strconv.Atoi(strings.Join(number.FindAllString(reply, -1), " ")) // an error unless there is one number
+	if err != nil || move < 1 || move > min(3, n.heap) {
+		return end(0, 0, 1), nil
 	}
-	if n.heap == 0 {
-		return agent.Result{Terminated: true, Reward: 1, Info: map[string]float64{"illegal": 0}}, nil
+	if n.heap -= move; n.heap == 0 {
+		return end(1, 1, 0), nil
 	}
-	move := n.heap
-	if move > 3 {
+	if move = n.heap; move > 3 {
 		move = 1 + n.rng.IntN(3)
 	}
 	if n.heap -= move; n.heap == 0 {
-		return agent.Result{Terminated: true, Info: map[string]float64{"illegal": 0}}, nil
+		return end(0.2, 0, 0), nil
 	}
 	return agent.Result{Observation: agent.User(fmt.Sprintf("I take %d. %s", move, n.question()))}, nil
 }
 
-func (n *nim) take(stones string) bool {
-	move, err := strconv.Atoi(stones)
-	if err != nil || move < 1 || move > min(3, n.heap) {
-		return false
-	}
-	n.heap -= move
-	return true
+func end(reward, won, illegal float64) agent.Result {
+	return agent.Result{Terminated: true, Reward: reward, Score: &won, Info: map[string]float64{"illegal": illegal}}
 }
 
 func (n *nim) question() string {
-	return fmt.Sprintf("There are %d stones left. Do you take 1, 2 or 3? Reply with the number only.", n.heap)
+	return fmt.Sprintf("There are %d stones left. Do you take 1, 2 or 3?", n.heap)
 }
 
-// games is one game of each heap. As [rollout] samples asks for several rollouts of a game, which differ in the opponent's
-// moves, a game that was lost is compared with those that were won.
+// shown is a game, as a small model understands an example best. append copies it, as its capacity is its length.
+var shown = []multimodal.Message{
+	{Role: "user", Content: "We take stones in turn. Whoever takes the last one wins. There are 10 stones left. Do you take 1, 2 or 3?"},
+	{Role: "assistant", Content: "2"}, {Role: "user", Content: "I take 3. There are 5 stones left. Do you take 1, 2 or 3?"},
+	{Role: "assistant", Content: "1"}, {Role: "user", Content: "I take 2. There are 2 stones left. Do you take 1, 2 or 3?"},
+	{Role: "assistant", Content: "2"},
+}
+
+// games has the same heaps again and again: the rollouts of each differ in the opponent's moves.
 func games(c rollout.DataConfig) (train, held rollout.Source, err error) {
 	tasks := map[bool][]rollout.Task{}
 	for i := range 640 {
 		n := nim{heap: 4 + i%16}
-		rules := "We take stones from a heap in turn. Whoever takes the last stone wins. "
 		isHeld := n.heap%4 == 3 // the heaps of 7, 11, 15 and 19 stones
 		tasks[isHeld] = append(tasks[isHeld], rollout.Task{ID: fmt.Sprintf("nim-%d-%d", n.heap, i/16),
-			Messages: agent.User(rules + n.question()), Extra: fmt.Append(nil, n.heap)})
+			Messages: append(shown, agent.User("You win. A new game. "+n.question())...), Extra: fmt.Append(nil, n.heap)})
 	}
 	return rollout.Tasks{List: tasks[false], Name: "nim"}, rollout.Tasks{List: tasks[true], Name: "nim, held out"}, nil
 }

@@ -49,7 +49,8 @@ func (d *desk) Step(ctx context.Context, reply string) (agent.Result, error) {
 			return agent.Result{}, err
 		}
 		result, err := calculator.Call(ctx, arguments)
-		return agent.Result{Observation: agent.User("The calculator says " + result + "."), Info: map[string]float64{"calls": 1}}, err
+		said := agent.User(fmt.Sprintf("The calculator says %.40s.", result)) // of 2 ** 5000 not all digits
+		return agent.Result{Observation: said, Info: map[string]float64{"calls": 1}}, err
 	}
 	reward, err := grade.Math(ctx, d.task, reply)
 	return agent.Result{Reward: reward, Terminated: true}, err
