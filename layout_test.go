@@ -27,7 +27,6 @@ var mayImport = map[string][]string{
 	"bench":            {"*"},
 	"cmd/molt":         {"."},
 	"estimators":       {},
-	"examples/save":    {"torch", "torch/model"},
 	"multimodal":       {"multimodal/jinja", "torch/model/gguf"},
 	"multimodal/jinja": {},
 	"rollout":          {"multimodal"},

@@ -1,6 +1,6 @@
 // Command save loads a Hugging Face folder or a .gguf file and saves it as a Hugging Face folder of float32 weights:
 //
-//	go run ./examples/save MODEL FOLDER
+//	cd examples && go run ./save MODEL FOLDER
 package main
 
 import (

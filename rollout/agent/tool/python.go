@@ -33,7 +33,8 @@ type PythonConfig struct {
 	FileSize int64         // bytes of a file that a session writes, and of what a call prints; 16 MiB
 	Output   int           // bytes of it that a model gets to read, the middle is left out; 16 KiB
 	// Accept names protections that this machine may lack: "files" keeps a session from files outside its scratch folder
-	// (Landlock, Linux 6.2), "calls" from networks, processes, threads and signals (seccomp). Both need Python's ctypes.
+	// (Landlock, Linux 6.2), "calls" from networks, processes, threads and signals (seccomp). Without the latter, code can
+	// outlive a host that is killed. Both need Python's ctypes.
 	Accept []string
 }
 
@@ -202,7 +203,7 @@ func (s *Session) start(ctx context.Context) (missing []string, err error) {
 		}
 	}
 	c, dir := s.python.config, s.folder.Name()
-	settings, err := json.Marshal(map[string]any{"scratch": dir, "path": s.python.path[1:],
+	settings, err := json.Marshal(map[string]any{"scratch": dir, "path": s.python.path[1:], "host": os.Getpid(),
 		"calls": deniedCalls, "arguments": deniedArguments, "limits": [][2]int64{
 			{unix.RLIMIT_AS, c.Memory}, {unix.RLIMIT_FSIZE, c.FileSize}, {unix.RLIMIT_NOFILE, 64}, {unix.RLIMIT_CORE, 0}}})
 	done, started := make(chan struct{}), make(chan error)
@@ -264,7 +265,7 @@ func (s *Session) exchange(ctx context.Context, limit time.Duration, request str
 
 // end kills the process and says why; err is what reading its reply gave.
 func (s *Session) end(err error) string {
-	if err != nil {
+	if err != nil && err != bufio.ErrBufferFull {
 		select { // it is ending, or has closed its side
 		case <-s.done:
 		case <-time.After(time.Second):
