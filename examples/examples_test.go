@@ -47,12 +47,16 @@ func TestEachExampleRunsAsFarAsItsModel(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "./...").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, name := range programs(t) {
-		config := filepath.Join(name, "run.toml")
+	for _, name := range append(programs(t), "python") {
+		program := name
 		if name == "save" || name == "service" { // a tool without a file, and a service with a test of its own
 			continue
+		} else if name == "python" { // which molt itself runs
+			program = "math"
 		}
-		out, err := exec.Command(filepath.Join(bin, name), "-config", config, "-set", "model.path=/no/model").CombinedOutput()
+		run := exec.Command(filepath.Join(bin, program), "-config", filepath.Join("examples", name, "run.toml"), "-set", "model.path=/no/model")
+		run.Dir = ".."
+		out, err := run.CombinedOutput()
 		if err == nil || !strings.HasPrefix(string(out), "molt: ") || !strings.Contains(string(out), "/no/model") {
 			t.Errorf("%s: %v: %s", name, err, out)
 		}
