@@ -11,6 +11,7 @@ import (
 	"github.com/molt-go/molt/multimodal"
 	"github.com/molt-go/molt/rollout"
 	"github.com/molt-go/molt/rollout/agent"
+	"github.com/molt-go/molt/rollout/agent/grade"
 	"github.com/molt-go/molt/rollout/engine"
 	"github.com/molt-go/molt/torch"
 	"github.com/molt-go/molt/torch/model"
@@ -57,10 +58,6 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 	if err != nil {
 		return err
 	}
-	found, err := cfg.Agent.Open(filepath.Join(cfg.Log.Dir, cfg.Name, "agent.log"))
-	if err != nil {
-		return err
-	}
 	cores := &shares{all: runtime.GOMAXPROCS(0)} // which knows the quota of a container
 	cores.train, cores.generate = cfg.Async.Threads(cores.all)
 	if cfg.Async.TrainThreads > 0 && cfg.Async.EngineThreads > 0 {
@@ -71,6 +68,11 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 		return err
 	}
 	cores.engine = eng
+	self := grade.Generator(eng, chat, rollout.Sampling{MaxTokens: 512})
+	found, err := cfg.Agent.Open(filepath.Join(cfg.Log.Dir, cfg.Name, "agent.log"), self)
+	if err != nil {
+		return err
+	}
 	window := min(shape.Context, cfg.Optim.MicroTokens+1) // a longer rollout could not be trained on
 	if cfg.Engine.Context > 0 {
 		window = min(window, cfg.Engine.Context)

@@ -91,19 +91,21 @@ func Find(name string) (Agent, error) {
 type Config struct {
 	Env           string         `toml:"env"`            // a registered environment or chat agent
 	Command       []string       `toml:"command"`        // a program and its arguments: see Program
-	Grader        string         `toml:"grader"`         // a registered grader, for env = "answer" and for programs that give no reward
+	Grader        string         `toml:"grader"`         // for env = "answer" and for programs that give no reward: see grade.Find;
+	GraderArg     string         `toml:"grader_arg"`     // or "regexp" with this pattern, "json_schema" with this, "judge" with this prompt
+	Judge         grade.Endpoint `toml:"judge"`          // whom to ask; default: the policy itself, greedily
 	GraderCommand []string       `toml:"grader_command"` // a program instead: it reads {"task": …, "output": …}, prints {"reward": 1}
 	Template      map[string]any `toml:"template"`       // variables for the chat template, as enable_thinking = false
 }
 
 // Validate lists what is wrong with c. It changes nothing.
 func (c Config) Validate() error {
-	_, err := c.Open("")
+	_, err := c.Open("", func(context.Context, string) (string, error) { return "", nil })
 	return err
 }
 
-// Open finds what c names. The standard error of programs is appended to the file log, if there is one.
-func (c Config) Open(log string) (a Agent, err error) {
+// Open finds what c names. The standard error of programs is appended to the file log, if there is one; self asks the policy.
+func (c Config) Open(log string, self grade.Asker) (a Agent, err error) {
 	graded := c.Grader != "" || len(c.GraderCommand) > 0
 	switch {
 	case (c.Env == "") == (len(c.Command) == 0):
@@ -123,13 +125,9 @@ func (c Config) Open(log string) (a Agent, err error) {
 			return a, fmt.Errorf("[agent] %s = %q: %w", key, command, err)
 		}
 	}
-	var grader grade.Grader
-	if c.Grader != "" {
-		if grader, err = grade.Find(c.Grader); err != nil {
-			return a, fmt.Errorf("[agent] %w", err)
-		}
-	} else if graded {
-		grader = Program{Command: c.GraderCommand, Log: log}.grade
+	grader, err := c.grader(log, self)
+	if err != nil {
+		return a, fmt.Errorf("[agent] %w", err)
 	}
 	switch {
 	case c.Env == "":

@@ -3,8 +3,12 @@ package agent
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/molt-go/molt/rollout"
 	"github.com/molt-go/molt/rollout/agent/grade"
@@ -25,6 +29,36 @@ func (p Program) grade(ctx context.Context, task rollout.Task, output string) (f
 		return 0, fmt.Errorf("the grader %q: %w", p.Command, err)
 	}
 	return *score, nil
+}
+
+// grader is what c names, nil if nothing.
+func (c Config) grader(log string, self grade.Asker) (grade.Grader, error) {
+	takes := map[string]func() (grade.Grader, error){
+		"regexp":      func() (grade.Grader, error) { return grade.Regexp(c.GraderArg) },
+		"json_schema": func() (grade.Grader, error) { return grade.JSONSchema(json.RawMessage(c.GraderArg)) },
+		"judge": func() (grade.Grader, error) {
+			if c.Judge.BaseURL != "" {
+				self = c.Judge.Ask
+			}
+			return grade.Judge(self, c.GraderArg)
+		},
+	}
+	switch make, names := takes[c.Grader], slices.Sorted(maps.Keys(takes)); {
+	case make != nil:
+		return make()
+	case c.GraderArg != "" || c.Judge.BaseURL != "" && c.Grader != "judge":
+		return nil, fmt.Errorf("grader_arg and judge are for graders that take them: %s", strings.Join(names, ", "))
+	case len(c.GraderCommand) > 0:
+		return Program{Command: c.GraderCommand, Log: log}.grade, nil
+	case c.Grader == "":
+		return nil, nil
+	default:
+		g, err := grade.Find(c.Grader)
+		if err != nil {
+			err = fmt.Errorf("%w, and with grader_arg %s", err, strings.Join(names, ", "))
+		}
+		return g, err
+	}
 }
 
 // graded is a score of g, whose error is of a kind of its own.

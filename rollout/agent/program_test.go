@@ -91,7 +91,7 @@ func TestAProgramIsAnAgent(t *testing.T) {
 	t.Setenv("OF_THE_HOST", "inherited")
 	s := newStand(t, chatML, &saying{texts: []string{"one<|im_end|>", "two<|im_end|>"}}, ServerConfig{})
 	log := filepath.Join(t.TempDir(), "agent.log")
-	a, err := Config{Command: []string{os.Args[0], "asker"}}.Open(log)
+	a, err := Config{Command: []string{os.Args[0], "asker"}}.Open(log, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -400,7 +400,7 @@ func TestAGraderScoresWhatAProgramPrinted(t *testing.T) {
 		"grader gives no number": {Config{Command: sh("echo").Command, GraderCommand: sh(`echo '{"reward": Infinity}'`).Command}, "grader", "finite", 0},
 		"program exits":          {Config{Command: sh("echo 42; exit 1").Command, Grader: "exact"}, "exit", "exit status 1", 0},
 	} {
-		a, err := c.config.Open("")
+		a, err := c.config.Open("", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -426,14 +426,26 @@ func TestTheAnswerEnvironmentGradesOneReply(t *testing.T) {
 		"right":   {Config{Grader: "exact"}, rollout.Task{Answer: "four"}, "", "", 1},
 		"wrong":   {Config{Grader: "math"}, rollout.Task{Answer: "5"}, "", "", 0},
 		"command": {Config{GraderCommand: []string{os.Args[0], "judge"}}, rollout.Task{Answer: "our"}, "", "", 1},
+		"pattern": {Config{Grader: "regexp", GraderArg: "f(.*)r"}, rollout.Task{Answer: "ou"}, "", "", 1},
+		"schema":  {Config{Grader: "json_schema", GraderArg: `{"type":"string"}`}, rollout.Task{}, "", "", 0},
+		"judge":   {Config{Grader: "judge", GraderArg: "is {reply} right?"}, rollout.Task{}, "", "", 0.25},
 		"fault":   {Config{Grader: "exact"}, rollout.Task{ID: "t"}, "grader", `grader: grade: task "t" has no answer`, 0},
 		"exits":   {Config{GraderCommand: sh("echo why >&2; exit 1").Command}, rollout.Task{ID: "t"}, "grader", "exit status 1", 0},
 	} {
 		c.config.Env = "answer"
-		a, err := c.config.Open(log)
+		asked := ""
+		a, err := c.config.Open(log, func(_ context.Context, prompt string) (string, error) {
+			asked = prompt
+			return `well: {"score": 0.25}`, nil
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer func() {
+			if c.config.Grader == "judge" && asked != "is four right?" {
+				t.Errorf("%s: the judge was asked %q", name, asked)
+			}
+		}()
 		r := &replies{ids: [][]int32{encode("four" + imEndStr)}}
 		run, err := NewEnvRunner(toyChat{}, r.script(), EnvConfig{MaxTurns: 3, Context: 100}, a.Env)
 		if err != nil {
@@ -457,16 +469,20 @@ func TestTheAnswerEnvironmentGradesOneReply(t *testing.T) {
 func TestSettingsOfAgentsThatCannotBeAreRefused(t *testing.T) {
 	run := []string{"sh"}
 	for want, c := range map[string]Config{
-		`[agent] env = "" and command = []: give one of the two`:                   {},
-		`[agent] env = "largest" and command = ["sh"]: give one of the two`:        {Env: "largest", Command: run},
-		`[agent] grader = "math" and grader_command = ["sh"]: give one of the two`: {Command: run, Grader: "math", GraderCommand: run},
-		`[agent] env = "largest" gives its own rewards: leave out the grader`:      {Env: "largest", Grader: "math"},
-		`[agent] env = "largest" gives its own rewards: leave out the grader, `:    {Env: "largest", GraderCommand: run},
-		`[agent] env = "answer" needs a grader: give one as in grader = "math"`:    {Env: "answer"},
-		`[agent] grader "maths" is not known; there are exact, exact_fold, math`:   {Env: "answer", Grader: "maths"},
-		`[agent] command = ["no-such-program" "x"]: exec: "no-such-program": `:     {Command: []string{"no-such-program", "x"}},
-		`[agent] grader_command = ["no-such-program"]: exec: "no-such-program": `:  {Env: "answer", GraderCommand: []string{"no-such-program"}},
-		`[agent] command = [""]: exec: "": `:                                       {Command: []string{""}},
+		`[agent] env = "" and command = []: give one of the two`:                                                             {},
+		`[agent] env = "largest" and command = ["sh"]: give one of the two`:                                                  {Env: "largest", Command: run},
+		`[agent] grader = "math" and grader_command = ["sh"]: give one of the two`:                                           {Command: run, Grader: "math", GraderCommand: run},
+		`[agent] env = "largest" gives its own rewards: leave out the grader`:                                                {Env: "largest", Grader: "math"},
+		`[agent] env = "largest" gives its own rewards: leave out the grader, `:                                              {Env: "largest", GraderCommand: run},
+		`[agent] grader_arg and judge are for graders that take them: judge, json_`:                                          {Env: "answer", Grader: "math", GraderArg: "x"},
+		`[agent] grade: error parsing regexp`:                                                                                {Env: "answer", Grader: "regexp", GraderArg: "("},
+		`[agent] grade: schema: `:                                                                                            {Env: "answer", Grader: "json_schema"},
+		`[agent] grader "x" is not known; there are exact, exact_fold, math, and with grader_arg judge, json_schema, regexp`: {Env: "answer", Grader: "x"},
+		`[agent] env = "answer" needs a grader: give one as in grader = "math"`:                                              {Env: "answer"},
+		`[agent] grader "maths" is not known; there are exact, exact_fold, math`:                                             {Env: "answer", Grader: "maths"},
+		`[agent] command = ["no-such-program" "x"]: exec: "no-such-program": `:                                               {Command: []string{"no-such-program", "x"}},
+		`[agent] grader_command = ["no-such-program"]: exec: "no-such-program": `:                                            {Env: "answer", GraderCommand: []string{"no-such-program"}},
+		`[agent] command = [""]: exec: "": `:                                                                                 {Command: []string{""}},
 	} {
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one with %q", err, want)

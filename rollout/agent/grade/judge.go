@@ -99,10 +99,10 @@ func Generator(gen rollout.Generator, chat Chat, s rollout.Sampling) Asker {
 
 // Endpoint is a server that speaks OpenAI's chat completions.
 type Endpoint struct {
-	BaseURL string         // with the version: http://127.0.0.1:8000/v1
-	Model   string         // as the server names it
-	KeyEnv  string         // the environment variable that holds the key; "": no key
-	Body    map[string]any // further fields of a request, such as temperature
+	BaseURL string         `toml:"base_url"` // with the version: http://127.0.0.1:8000/v1
+	Model   string         `toml:"model"`    // as the server names it
+	KeyEnv  string         `toml:"key_env"`  // the environment variable that holds the key; "": no key
+	Body    map[string]any `toml:"body"`     // further fields of a request, such as temperature
 }
 
 // Ask is an Asker. Where the connection fails or the server has a fault of its own (5xx), it tries up to three times more
