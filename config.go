@@ -68,8 +68,8 @@ func (c Config) Validate() error {
 		errs = append(errs, errors.New("[model] reference is missing: on_policy_distill learns from the teacher that it names"))
 	}
 	if c.Engine.Context > c.Optim.MicroTokens+1 {
-		errs = append(errs, fmt.Errorf("[engine] context = %d: rollouts of more than optim.micro_tokens = %d tokens and one cannot be trained "+
-			"on: lower the one or raise the other", c.Engine.Context, c.Optim.MicroTokens))
+		errs = append(errs, fmt.Errorf("[engine] context = %d: rollouts of more than optim.micro_tokens = %d tokens and one cannot be "+
+			"trained on: lower the one or raise the other", c.Engine.Context, c.Optim.MicroTokens))
 	}
 	if c.Model.Path == "" {
 		errs = append(errs, errors.New("[model] path is missing: name a Hugging Face folder or a .gguf file"))
