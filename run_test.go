@@ -328,6 +328,30 @@ func TestBatchesWithoutSignalAreSkippedAndCounted(t *testing.T) {
 	}
 }
 
+// What was learned before there was nothing more to learn is evaluated and kept.
+func TestARunWhoseTasksAreSolvedEndsAsOthersDo(t *testing.T) {
+	c := tinyConfig(t.TempDir())
+	err := runTiny(context.Background(), c, func(r rollout.Runner) rollout.Runner {
+		return rollout.RunnerFunc(func(ctx context.Context, s rollout.Spec) (*rollout.Rollout, error) {
+			out, err := r.Run(ctx, s)
+			if err == nil && s.Place >= 2*int64(c.Rollout.Prompts) {
+				out.Reward = 1
+			}
+			return out, err
+		})
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	steps, evals := rows(t, c)
+	if len(steps) != 2 || len(evals) != 2 || evals[1]["step"] != 2 {
+		t.Errorf("%d steps, evaluations %v", len(steps), evals)
+	}
+	if _, err := os.Stat(filepath.Join(c.Log.Dir, c.Name, "checkpoints", "step-000002")); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFailedRolloutsAreReplacedAndCounted(t *testing.T) {
 	c := tinyConfig(t.TempDir())
 	c.Steps = 3

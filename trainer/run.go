@@ -150,11 +150,16 @@ func (t *Trainer) loop(ctx context.Context, s *torch.Scope) (err error) {
 			return err
 		}
 		if !trained {
-			if skipped++; skipped == maxSkipped {
-				return fmt.Errorf("trainer: %d batches in a row had nothing to learn from: their advantages are all 0, as in groups "+
-					"of equal rewards or of one rollout, or no token is left to train on", skipped)
+			if skipped++; skipped < maxSkipped {
+				continue
 			}
-			continue
+			err := fmt.Errorf("trainer: %d batches in a row had nothing to learn from: their advantages are all 0, as in groups "+
+				"of equal rewards or of one rollout, or no token is left to train on", skipped)
+			if t.Step == t.startStep {
+				return err
+			}
+			t.say("%v; the run ends with step %d", err, t.Step)
+			break
 		}
 		skipped = 0
 		if err := t.evaluateIfDue(ctx); err != nil {
@@ -169,7 +174,7 @@ func (t *Trainer) loop(ctx context.Context, s *torch.Scope) (err error) {
 	return t.finish(ctx)
 }
 
-// maxSkipped batches that teach nothing end a run: its tasks are all solved, or all out of reach.
+// maxSkipped batches that teach nothing end a run: its tasks are all solved, or all out of reach. If nothing was learned before, that is an error.
 const maxSkipped = 10
 
 // next waits for a batch; meanwhile the engine may have all cores.
