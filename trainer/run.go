@@ -174,7 +174,8 @@ func (t *Trainer) loop(ctx context.Context, s *torch.Scope) (err error) {
 	return t.finish(ctx)
 }
 
-// maxSkipped batches that teach nothing end a run: its tasks are all solved, or all out of reach. If nothing was learned before, that is an error.
+// maxSkipped batches that teach nothing end a run: its tasks are all solved, or all out of reach. That is an error if it learned nothing
+// before.
 const maxSkipped = 10
 
 // next waits for a batch; meanwhile the engine may have all cores.
