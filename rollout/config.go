@@ -18,7 +18,7 @@ type Config struct {
 	Concurrency   int           `toml:"concurrency"`    // rollouts that run at once
 	MaxFailed     float64       `toml:"max_failed"`     // failed rollouts for one batch, as a share of its size, before the run stops
 	MaxRefill     int           `toml:"max_refill"`     // groups taken out for one batch, in batches, before the run stops
-	FilterEqual   bool          `toml:"filter_equal"`   // take out groups whose rewards are all equal: they teach nothing
+	FilterEqual   bool          `toml:"filter_equal"`   // take out groups whose scores are all equal: they teach little
 	PartialGroups bool          `toml:"partial_groups"` // keep what is left of a group with failures; not for group estimators
 	// ClientSampling says what becomes of the sampling that a chat agent asks for itself: "honour", "override" (the run's holds) or
 	// "refuse". Tokens that are not drawn from the model's own distribution are not trained on.

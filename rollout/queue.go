@@ -63,7 +63,7 @@ type Batch struct {
 	Greedy     []*Rollout
 	Failed     int            // rollouts that failed on the way, greedy ones included
 	Kinds      map[string]int // of them, by the kind of their Failure
-	Filtered   int            // groups taken out because all their rewards were equal
+	Filtered   int            // groups taken out because all their scores were equal
 	RewardMean float64        // over the rollouts of complete groups, before filtering, each once
 }
 
@@ -173,7 +173,7 @@ func (q *Queue) Put(e Event) {
 		g.rollouts[sample] = e.Rollout
 	}
 	lost := e.Kind != Done && (!q.plan.Config.PartialGroups || e.Spec.Greedy) || len(g.failed) == len(g.rollouts)
-	if dull := g.complete() && q.plan.Config.FilterEqual && equalRewards(g.rollouts); lost || dull {
+	if dull := g.complete() && q.plan.Config.FilterEqual && equalScores(g.rollouts); lost || dull {
 		q.takeOut(g, !lost)
 	}
 	q.checkBounds(g, e.Err)
@@ -206,7 +206,7 @@ func (q *Queue) checkBounds(g *group, last error) {
 		q.die(fmt.Errorf("rollout: %d rollouts failed for one batch of %d, more than max_failed = %v allows; the last: %w",
 			t.Failed, size, c.MaxFailed, last))
 	} else if t.Out > c.MaxRefill*c.Prompts {
-		q.die(fmt.Errorf("rollout: %d groups taken out for one batch of %d (%d with equal rewards, %d with failures), more than "+
+		q.die(fmt.Errorf("rollout: %d groups taken out for one batch of %d (%d with equal scores, %d with failures), more than "+
 			"max_refill = %d batches: the data gives no signal", t.Out, c.Prompts, t.Filtered, t.Out-t.Filtered, c.MaxRefill))
 	}
 }

@@ -43,7 +43,7 @@ func admitAll(q *Queue) (specs []Spec) {
 }
 
 func done(s Spec, reward float64) Event {
-	return Event{Kind: Done, Spec: s, Rollout: &Rollout{Spec: s, Reward: reward}}
+	return Event{Kind: Done, Spec: s, Rollout: &Rollout{Spec: s, Reward: reward, Score: reward}}
 }
 
 func failed(s Spec) Event { return Event{Kind: Failed, Spec: s, Err: errors.New("boom")} }
@@ -174,7 +174,7 @@ func TestTooManyFailuresEndTheRun(t *testing.T) {
 	}
 }
 
-// Case A7: groups go by the spread of their rollouts' rewards, the batch size stays exact, and the mean is of all.
+// Case A7: groups go by the spread of their rollouts' scores, the batch size stays exact, and the mean is of all.
 func TestFilterDropsZeroSpreadOnly(t *testing.T) {
 	p := testPlan(100, 2, 4, 0)
 	p.Config.FilterEqual = true
@@ -184,11 +184,14 @@ func TestFilterDropsZeroSpreadOnly(t *testing.T) {
 			filtered = append(filtered, e.Place)
 		}
 	}
-	rewards := [][]float64{{.5, .5, .5, .5}, {0, 1, 0, 1}, {0, 0, .5, .5}}
+	rewards := [][]float64{{.25, .5, .5, .75}, {0, 1, 0, 1}, {0, 0, .5, .5}}
 	q := newQueue(t, p)
 	for s := admitAll(q); len(s) > 0; s = admitAll(q) {
 		for _, x := range s {
 			e := done(x, rewards[x.Group][x.ID%4])
+			if x.Group == 0 {
+				e.Rollout.Score = 0.5 // the rewards differ by something else
+			}
 			e.Rollout.Samples = make([]*Trajectory, 1+4*int(x.ID%2)) // segments do not count
 			q.Put(e)
 		}
@@ -215,7 +218,7 @@ func TestRefillIsBounded(t *testing.T) {
 		}
 	}
 	_, _, err := q.Take()
-	wantError(t, err, "9 groups taken out for one batch of 2 (9 with equal rewards, 0 with failures), more than max_refill = 4")
+	wantError(t, err, "9 groups taken out for one batch of 2 (9 with equal scores, 0 with failures), more than max_refill = 4")
 	if groups > 20 {
 		t.Errorf("%d rollouts", groups)
 	}

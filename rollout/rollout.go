@@ -38,7 +38,7 @@ type Rollout struct {
 	Spec
 	Samples   []*Trajectory // sealed; they share Reward, which counts once in the group
 	Reward    float64       // what is trained on
-	Score     float64       // what is shown
+	Score     float64       // what is shown, evaluated, and filtered by
 	Rewards   map[string]float64
 	Info      map[string]float64
 	Truncated bool // cut off by a budget of turns or tokens rather than ended by the task

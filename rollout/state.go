@@ -161,8 +161,9 @@ func present(rollouts []*Rollout) iter.Seq[*Rollout] {
 	}
 }
 
-// equalRewards reports whether the rewards have no spread. A rollout counts once, however many samples it has.
-func equalRewards(rollouts []*Rollout) bool {
+// equalScores reports whether the scores have no spread: rewards may differ in what was shaped. A rollout counts once, however many
+// samples it has.
+func equalScores(rollouts []*Rollout) bool {
 	there := slices.Collect(present(rollouts))
-	return !slices.ContainsFunc(there, func(r *Rollout) bool { return r.Reward != there[0].Reward })
+	return !slices.ContainsFunc(there, func(r *Rollout) bool { return r.Score != there[0].Score })
 }

@@ -32,7 +32,7 @@ type Result struct {
 	Reward      float64              // of this step; a rollout's reward is the sum
 	Terminated  bool                 // the task has ended
 	Truncated   bool                 // it was cut off
-	Score       *float64             // what is shown and evaluated, if not the reward; the last one given holds
+	Score       *float64             // what groups are filtered by, shown and evaluated, if not the reward; the last one given holds
 	Rewards     map[string]float64   // parts of Reward by name, for estimators that weigh them apart; of each name a rollout has the sum
 	Info        map[string]float64   // numbers for the metrics; of each name the last one holds
 	Images      []string             // paths or data URLs, for the image parts of Observation that name none; see multimodal.Illustrate
