@@ -63,12 +63,12 @@ func (a *careful) Run(ctx context.Context, c *agent.ChatContext) (agent.Result, 
 	return agent.Result{Reward: reward}, err
 }
 
-// right gives 1 for a reply that is the number that was asked for, with or without a full stop, else 0.
+// right gives 1 for a reply with one number, the one that was asked for, else 0.
 var right grade.Grader
 
 func main() {
 	var err error
-	if right, err = grade.Regexp(`^\s*(\d+)\.?\s*$`); err != nil {
+	if right, err = grade.Regexp(`^\D*(\d+)\D*$`); err != nil {
 		log.Fatal(err)
 	}
 	if err := agent.RegisterChatAgent("careful", func() agent.ChatAgent { return &careful{} }); err != nil {
