@@ -78,7 +78,7 @@ func (a answerer) Run(ctx context.Context, c *agent.ChatContext) (agent.Result, 
 	if recorder.Code != http.StatusOK {
 		return agent.Result{}, errors.New(recorder.Body.String())
 	}
-	reward, err := grade.Exact(false)(ctx, c.Task, strings.TrimSuffix(recorder.Body.String(), "."))
+	reward, err := grade.Math(ctx, c.Task, recorder.Body.String())
 	return agent.Result{Reward: reward}, err
 }
 
