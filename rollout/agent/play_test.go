@@ -113,8 +113,10 @@ func inDialect(path string, talk []line) (list []any) {
 			blocks = append(blocks, object{"type": "text", "text": l.content})
 		}
 		if path == "responses" && l.role != "tool" {
-			delete(form, "reasoning_content")
-			list = append(list, object{"type": "reasoning", "content": []any{object{"type": "reasoning_text", "text": l.thoughts}}}, form)
+			if l.thoughts != "" {
+				list = append(list, object{"type": "reasoning", "content": []any{object{"type": "reasoning_text", "text": l.thoughts}}})
+			}
+			list = append(list, object{"role": l.role, "content": l.content})
 		}
 		for _, c := range l.calls {
 			id := c[2]
@@ -226,6 +228,18 @@ func (w *wish) plainly(text string, thinks bool) (l line) {
 	return l
 }
 
+// led tells whether a prompt, as text and ids, is what the request asks to go on from: all of it without a template, else its two ends.
+func (w *wish) led(prompt string, ids []int32) bool {
+	if list, ok := w.body["prompt"].([]int32); ok {
+		return slices.Equal(list, ids)
+	} else if w.talk == nil {
+		return prompt == w.body["prompt"]
+	}
+	first, last := w.talk[0], w.talk[len(w.talk)-1]
+	return strings.HasPrefix(prompt, "<|im_start|>"+first.role+"\n"+first.content) &&
+		strings.HasSuffix(prompt, last.role+"\n"+last.content+"<|im_end|>\n<|im_start|>assistant\n"+w.opening)
+}
+
 // form is a line with arguments as objects, as Anthropic's clients get them.
 func (l line) form() string {
 	list := []any{l.content, l.thoughts}
@@ -258,7 +272,7 @@ type wish struct {
 	body                   object
 	talk                   []line
 	stops                  []string
-	calls, shows, stream   bool
+	calls, shows           bool
 	n                      int
 }
 
@@ -268,7 +282,7 @@ func (c *company) wish(talk []line) (w wish) {
 	tool, limit, stop := map[string]any{"type": "function"}, "max_tokens", "stop"
 	switch w.body = (object{"stream": c.rng.IntN(2) == 0}); w.path {
 	case "completions":
-		w.body["prompt"] = c.prompts[c.rng.IntN(len(c.prompts))]
+		w.body["prompt"], w.talk = c.prompts[c.rng.IntN(len(c.prompts))], nil
 	case "responses":
 		limit = "max_output_tokens"
 		for n := range talk {
@@ -375,11 +389,14 @@ func (c *company) do(w wish, headers ...string) {
 			if s = cmp.Or(known[i], s); could > 1 { // with other ids: there is no telling which
 				return
 			}
-		} else if s.got {
-			c.Errorf("%s %s: got twice", w.path, body)
+		} else if s.got || headers != nil && known[i] != nil {
+			c.Errorf("%s %s: got twice, or said again", w.path, body)
 		}
 		if s == nil || err != nil || status != 200 || l.form() != plainly(s) || in != float64(len(s.prompt)) {
 			c.Fatalf("%s %s: %d, %d tokens before:\nread %+v\nof %+v", w.path, body, status, int(in), l, s)
+		}
+		if prompt := c.actor.chat.Decode(s.prompt); !w.led(prompt, s.prompt) {
+			c.Errorf("%s %s: the model was shown %q", w.path, body, prompt)
 		}
 		s.got, known[i], tokens = true, s, tokens+len(s.ids)
 		c.count["calls"] += len(l.calls)
