@@ -41,12 +41,14 @@ func (m *Message) UnmarshalJSON(raw []byte) error {
 		if err != nil {
 			return fmt.Errorf("message: %w", err)
 		}
+		var text strings.Builder
 		for _, p := range parts {
-			m.Content += p.Text
+			text.WriteString(p.Text)
 			if p.Type != "text" {
 				m.Parts = fields.Content
 			}
 		}
+		m.Content = text.String()
 	}
 	for _, key := range []string{"role", "content", "reasoning_content", "name", "tool_call_id", "tool_calls"} {
 		delete(m.Extra, key) // it has a field

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode"
 
 	"github.com/molt-go/molt/multimodal"
 	"github.com/molt-go/molt/rollout"
@@ -173,7 +174,9 @@ func (q *ask) check() error {
 		}
 	}
 	for i := range q.messages {
-		if m := &q.messages[i]; m.Role == "developer" { // OpenAI's new name, which templates do not know
+		if m := &q.messages[i]; m.Role == "" {
+			return bad("messages: number %d has no role", i)
+		} else if m.Role == "developer" { // OpenAI's new name, which templates do not know
 			m.Role = "system"
 		}
 	}
@@ -276,13 +279,16 @@ func (q *ask) choose() error {
 		Type, Name string
 		Function   struct{ Name string }
 	}
-	if json.Unmarshal(q.calls, &choice) != nil {
-		_ = json.Unmarshal(q.calls, &choice.Type) // or there is none
+	if q.calls != nil && json.Unmarshal(q.calls, &choice) != nil && json.Unmarshal(q.calls, &choice.Type) != nil {
+		return bad("tool_choice: %s is not supported", q.calls)
 	}
 	name, names := cmp.Or(choice.Name, choice.Function.Name), q.toolNames()
+	if i := slices.IndexFunc(names, unfit); i >= 0 {
+		return bad("tools: the name %q of number %d must be 1 to 128 letters, digits, or _ - . : /", names[i], i)
+	}
 	q.opening, q.mayCall = q.prefill, len(names) > 0 && choice.Type != "none"
 	switch {
-	case slices.Contains([]string{"", "auto", "none"}, choice.Type):
+	case name == "" && slices.Contains([]string{"", "auto", "none"}, choice.Type):
 	case !slices.Contains([]string{"required", "any", "function", "tool"}, choice.Type):
 		return bad("tool_choice: %s is not supported", q.calls)
 	case len(names) == 0:
@@ -309,6 +315,13 @@ func (q *ask) toolNames() (names []string) {
 		names = append(names, t.Function.Name)
 	}
 	return names
+}
+
+// unfit tells names that could not be read again in a call, or would end one early.
+func unfit(name string) bool {
+	return name == "" || len(name) > 128 || strings.ContainsFunc(name, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_-.:/", r)
+	})
 }
 
 // block is a part of a reply for APIs that have it in parts: "thinking", "text" or a "call" of a tool.

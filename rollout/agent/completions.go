@@ -46,7 +46,6 @@ func (q *completions) keys() map[string]any {
 }
 
 func (q *completions) read() error {
-	q.forms = make([]any, max(q.n, 0))
 	switch {
 	case q.penalties != [2]float64{}:
 		return bad("presence_penalty, frequency_penalty: must be 0: it is %v", q.penalties)
@@ -99,6 +98,9 @@ func (q *completions) show(i int, m, sent multimodal.Message, r *Reply) {
 			form["delta"] = map[string]any{}
 			q.parts(i, fields, m.ToolCalls)
 		}
+	}
+	if q.forms == nil {
+		q.forms = make([]any, q.n)
 	}
 	if q.forms[i] = form; q.stream {
 		q.send([]any{form}, nil)

@@ -44,7 +44,7 @@ type anthropicBlock struct {
 		Media           string `json:"media_type"`
 	}
 	Call    string          `json:"tool_use_id"`
-	Content anthropicBlocks // of a tool's result
+	Content json.RawMessage // of a tool's result: read once it is known to be one, so that depth costs nothing
 }
 
 // anthropicBlocks are a text, or a list of blocks.
@@ -97,11 +97,11 @@ func (q *messages) read() error {
 // add takes a message: the results in it become messages of their own, as chat templates have them.
 func (q *messages) add(given anthropicMessage) error {
 	m, calls := multimodal.Message{Role: given.Role}, []any(nil)
-	parts, pictures := []any{}, false
+	parts, pictures, text := []any{}, false, strings.Builder{}
 	for _, b := range given.Content {
 		switch {
 		case b.Type == "text":
-			m.Content += b.Text
+			text.WriteString(b.Text)
 			parts = append(parts, map[string]any{"type": "text", "text": b.Text})
 		case b.Type == "image":
 			url := b.Source.URL
@@ -112,7 +112,12 @@ func (q *messages) add(given anthropicMessage) error {
 		case b.Type == "tool_use" && m.Role == "assistant":
 			calls = append(calls, callForm(b.ID, b.Name, cmp.Or(string(b.Input), "{}")))
 		case b.Type == "tool_result" && m.Role == "user":
-			result := anthropicMessage{"tool", b.Content}
+			result := anthropicMessage{Role: "tool"}
+			if b.Content != nil {
+				if err := json.Unmarshal(b.Content, &result.Content); err != nil {
+					return bad("tool_result: content: %w", err)
+				}
+			}
 			if err := q.add(result); err != nil {
 				return err
 			}
@@ -124,7 +129,7 @@ func (q *messages) add(given anthropicMessage) error {
 			return bad("a block of type %q is not supported in a message of role %q", b.Type, m.Role)
 		}
 	}
-	if calls != nil {
+	if m.Content = text.String(); calls != nil {
 		m.ToolCalls, _ = json.Marshal(calls) // of texts: cannot fail
 	}
 	if pictures {

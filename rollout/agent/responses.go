@@ -1,11 +1,14 @@
 package agent
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/molt-go/molt/multimodal"
@@ -62,11 +65,12 @@ func (p *responseParts) UnmarshalJSON(text []byte) error {
 // content are the parts as the chat template's messages have them; image says that not all are text.
 func (p responseParts) content() (text string, parts json.RawMessage, err error) {
 	var list []any
+	var all strings.Builder
 	image := false
 	for _, part := range p {
 		switch part.Type {
 		case "input_text", "output_text", "reasoning_text", "text", "refusal":
-			text += part.Text + part.Refusal
+			all.WriteString(part.Text + part.Refusal)
 			list = append(list, map[string]any{"type": "text", "text": part.Text + part.Refusal})
 		case "input_image":
 			image, list = true, append(list, map[string]any{"type": "image", "image": part.ImageURL})
@@ -77,7 +81,7 @@ func (p responseParts) content() (text string, parts json.RawMessage, err error)
 	if image {
 		parts, _ = json.Marshal(list) // of texts: cannot fail
 	}
-	return text, parts, nil
+	return all.String(), parts, nil
 }
 
 func (q *responses) keys() map[string]any {
@@ -112,10 +116,10 @@ func (q *responses) read() error {
 		q.tools, _ = json.Marshal(tools) // which has been read: cannot fail
 	}
 	var text string
-	if json.Unmarshal(q.input, &text) == nil {
+	if json.Unmarshal(q.input, &text) == nil && string(q.input) != "null" {
 		q.items = []responseItem{{Role: "user", Content: responseParts{{Type: "input_text", Text: text}}}}
-	} else if err := json.Unmarshal(q.input, &q.items); err != nil {
-		return bad("input: must be a text or a list of items: %w", err)
+	} else if err := json.Unmarshal(q.input, &q.items); err != nil || q.items == nil {
+		return bad("input: must be a text or a list of items: %w", cmp.Or(err, errors.New("there is none")))
 	}
 	if q.previous != "" {
 		q.v.mu.Lock()
@@ -125,6 +129,8 @@ func (q *responses) read() error {
 			return bad("previous_response_id: there is no %q in this rollout", q.previous)
 		}
 		q.messages = slices.Clone(earlier)
+		last := &q.messages[len(earlier)-1]
+		last.ToolCalls = slices.Clone(last.ToolCalls) // which may get more
 	}
 	for i, item := range q.items {
 		if err := q.add(item); err != nil {
@@ -162,9 +168,12 @@ func (q *responses) add(item responseItem) error {
 			add(multimodal.Message{Role: "assistant"})
 			last = &q.messages[len(q.messages)-1]
 		}
-		var calls []any
-		_ = json.Unmarshal(last.ToolCalls, &calls) // or there are none yet
-		last.ToolCalls, err = json.Marshal(append(calls, callForm(item.CallID, item.Name, item.Arguments)))
+		form, _ := json.Marshal(callForm(item.CallID, item.Name, item.Arguments)) // of texts: cannot fail
+		if list, _ := bytes.CutSuffix(last.ToolCalls, []byte("]")); len(list) > 1 {
+			last.ToolCalls = append(append(append(list, ','), form...), ']') // in place: there may be many
+		} else {
+			last.ToolCalls = slices.Concat([]byte("["), form, []byte("]"))
+		}
 	default:
 		return bad("an item of type %q is not supported", kind)
 	}
@@ -217,7 +226,7 @@ func (q *responses) end(failed error) {
 	switch {
 	case failed != nil:
 		response := q.form("failed", nil)
-		response["error"] = map[string]any{"code": "server_error", "message": failed.Error()}
+		response["error"] = map[string]any{"code": "server_error", "message": brief(failed).Error()}
 		q.event("failed", map[string]any{"response": response})
 		return
 	case q.reply.Finish == rollout.FinishLength:

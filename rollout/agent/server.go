@@ -25,6 +25,7 @@ import (
 const (
 	modelName = "policy"
 	maxBody   = 32 << 20 // bytes of a request
+	maxError  = 1000     // bytes of what is said about one
 )
 
 // ServerConfig says how a Server answers.
@@ -157,11 +158,34 @@ func (s *Server) visit(token string) *visit {
 	return s.visits[sha256.Sum256([]byte(token))]
 }
 
+// crash is a panic.
+type crash struct {
+	value any
+	stack []byte
+}
+
+func (c *crash) Error() string { return fmt.Sprintf("panic: %v\n%s", c.value, c.stack) }
+
+// brief is what a client gets to read of an error: neither stack nor Go's types, and not all of its own request.
+func brief(err error) error {
+	text, c, wrong := err.Error(), (*crash)(nil), (*json.UnmarshalTypeError)(nil)
+	if errors.As(err, &c) {
+		text = fmt.Sprintf("panic: %v", c.value)
+	} else if errors.As(err, &wrong) {
+		field := strings.ToLower(wrong.Field[strings.LastIndex(wrong.Field, ".")+1:])
+		text = strings.Replace(text, wrong.Error(), strings.TrimLeft(field+" cannot be a "+wrong.Value, " "), 1)
+	}
+	if len(text) > maxError {
+		text = strings.ToValidUTF8(text[:maxError], "") + "…"
+	}
+	return errors.New(text)
+}
+
 // contain makes an error of a panic in f.
 func contain(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+			err = &crash{v, debug.Stack()}
 		}
 	}()
 	return f()
@@ -205,6 +229,7 @@ func failure(err error, anthropic bool) (status int, form any) {
 			status, code = c.status, c.code
 		}
 	}
+	err = brief(err)
 	if anthropic {
 		kind = map[int]string{400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 413: "request_too_large",
 			500: "api_error", 503: "overloaded_error"}[status]

@@ -140,7 +140,8 @@ func (s *Session) Call(ctx context.Context, c Call) (*Reply, error) {
 		c.OnPrompt(len(p.IDs))
 	}
 	p.Sampling, p.Stop, p.OnToken = c.Sampling, c.Stop, c.OnToken
-	done, err := s.gen.Generate(ctx, p.Request)
+	var done rollout.Completion
+	err = contain(func() (err error) { done, err = s.gen.Generate(ctx, p.Request); return err })
 	if err == nil && done.Finish == rollout.FinishCancelled {
 		err = errors.Join(errors.New("generation was cancelled"), context.Cause(ctx))
 	}
