@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -163,9 +164,11 @@ func (q *ask) check() error {
 		{q.MaxTokens >= 0, "max_tokens: must not be negative", q.MaxTokens},
 		{q.Temperature >= 0 && q.Temperature <= 100, "temperature: must be from 0 to 100", q.Temperature},
 		{q.TopP > 0 && q.TopP <= 1, "top_p: must be above 0 and at most 1", q.TopP},
-		{q.TopK >= 0, "top_k: must not be negative", q.TopK},
+		{q.TopK >= 0 && q.TopK <= math.MaxInt32, "top_k: must be from 0 to 2147483647", q.TopK},
 		{q.top >= 0 && q.top <= 20, "top_logprobs: must be from 0 to 20", q.top},
 		{len(q.stop) <= 64 && !slices.Contains(q.stop, ""), "stop: must be at most 64 strings, none empty", q.stop},
+		{!slices.ContainsFunc(slices.Collect(maps.Values(q.Bias)), func(b float32) bool { return b < -100 || b > 100 }),
+			"logit_bias: must be from -100 to 100", q.Bias},
 		{!slices.ContainsFunc(slices.Collect(maps.Keys(q.Bias)), strange), "logit_bias: must be for tokens of the vocabulary", q.Bias},
 		{!slices.ContainsFunc(q.ids, strange), "prompt: must be of tokens of the vocabulary", q.ids},
 	} {
@@ -227,7 +230,7 @@ func (q *ask) speak(ctx context.Context, c Call, i int) error {
 	chat := q.s.chat
 	said := &speech{decoder: multimodal.NewStream(chat.Tokenizer()), ends: chat.StopIDs(), stops: q.stop, calls: q.mayCall,
 		thinks: chat.Thinks() && q.ids == nil, thinking: q.s.opened && q.ids == nil, style: chat.Calls(), id: c.Sampling.Seed}
-	said.text.WriteString(q.opening)
+	said.given, _ = said.text.WriteString(q.opening)
 	if c.Message = func(string) multimodal.Message { return said.message(true) }; len(q.stop) > 0 {
 		c.Stop = multimodal.NewMatcher(chat.Tokenizer(), q.stop)
 	}

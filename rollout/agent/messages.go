@@ -142,7 +142,12 @@ func (q *messages) add(given anthropicMessage) error {
 }
 
 func (q *messages) show(_ int, m, _ multimodal.Message, r *Reply) {
-	if m.Content = after(m.Content, q.prefill); !slices.Contains([]string{"enabled", "adaptive"}, q.thinking.Type) {
+	if strings.HasPrefix(q.prefill, m.Content) { // no more than the client knows
+		m.Content = ""
+	} else { // what began as thoughts is not in the content
+		m.Content = strings.TrimPrefix(m.Content, q.prefill)
+	}
+	if !slices.Contains([]string{"enabled", "adaptive"}, q.thinking.Type) {
 		m.Reasoning = ""
 	}
 	if q.blocks, q.reply = blocks(m, r != nil), r; !q.stream {

@@ -143,6 +143,7 @@ func (s *Server) answer(f func(*visit, http.ResponseWriter, *http.Request) error
 			err = contain(func() error { return f(v, w, r.WithContext(ctx)) })
 		}
 		if err != nil {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Second)) // of a body that the answer comes before
 			status, form := failure(err, strings.HasPrefix(r.URL.Path, "/v1/messages") || r.Header.Get("Anthropic-Version") != "")
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(status)

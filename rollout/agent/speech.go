@@ -17,6 +17,7 @@ type speech struct {
 	text     strings.Builder
 	decoder  *multimodal.Stream
 	ends     []int32 // tokens that end a reply, which are no text
+	given    int     // bytes of text that the reply was made to start with: no stop strings are looked for in these
 	stops    []string
 	thinking bool // it starts within its thoughts
 	thinks   bool // thoughts at the start are set apart, and
@@ -38,7 +39,8 @@ func (s *speech) message(done bool) multimodal.Message {
 	if done {
 		s.text.WriteString(s.decoder.Flush())
 	}
-	m.Content = multimodal.Before(s.text.String(), done, s.stops...)
+	text := s.text.String()
+	m.Content = text[:s.given] + multimodal.Before(text[s.given:], done, s.stops...)
 	if s.thinks {
 		m.Reasoning, m.Content = s.thoughts(m.Content, done)
 	}
