@@ -39,7 +39,7 @@ type ask struct {
 	n, top           int
 	logprobs, stream bool
 	seed             any
-	prefill          string // what the reply starts with, as the client knows
+	prefill          string // what the reply starts with, as the client knows; of it, what is not thoughts
 	opening          string // what it is made to start with
 	mayCall          bool   // tools
 	id               uint64 // of the answer
@@ -307,6 +307,9 @@ func (q *ask) choose() error {
 	}
 	if q.s.opened && q.opening != "" {
 		q.opening = closeThought + "\n\n" + q.opening
+	}
+	if q.prefill != "" && q.s.chat.Thinks() {
+		_, q.prefill = (&speech{thinking: q.s.opened}).thoughts(q.opening, true)
 	}
 	return nil
 }

@@ -465,3 +465,25 @@ func TestAPromptHasOneBOSInEveryDialect(t *testing.T) {
 		}
 	}
 }
+
+// What the client itself put at the start of a reply ends it by no stop string, and may be thoughts.
+func TestWhatAReplyIsGivenIsNotTheModels(t *testing.T) {
+	for _, c := range []struct{ prefill, said, more, want string }{
+		{"one STOP", " two<|im_end|>", `,"stop_sequences":["STOP"]`, " two"},
+		{"one STOP", " two STOP three", `,"stop_sequences":["STOP"]`, " two "},
+		{"<think>a", "b</think>c<|im_end|>", "", "c"},
+		{"<think>a</think>b", "c<|im_end|>", "", "c"},
+	} {
+		for _, stream := range []string{"", `,"stream":true`} {
+			s := newStand(t, "{% if false %}</think>{% endif %}"+chatML, &saying{texts: []string{c.said}}, ServerConfig{})
+			_, a, events := s.post("messages", fmt.Sprintf(`{"max_tokens":30,"messages":[{"role":"user","content":"u"},{"role":"assistant","content":%q}]%s%s}`,
+				c.prefill, c.more, stream))
+			if stream != "" {
+				a = rebuildMessage(t, events)
+			}
+			if got := at(a, "content", 0, "text"); got != c.want {
+				t.Errorf("after %q: %q, want %q (%v)", c.prefill, got, c.want, a)
+			}
+		}
+	}
+}

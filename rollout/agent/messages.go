@@ -142,12 +142,7 @@ func (q *messages) add(given anthropicMessage) error {
 }
 
 func (q *messages) show(_ int, m, _ multimodal.Message, r *Reply) {
-	if strings.HasPrefix(q.prefill, m.Content) { // no more than the client knows
-		m.Content = ""
-	} else { // what began as thoughts is not in the content
-		m.Content = strings.TrimPrefix(m.Content, q.prefill)
-	}
-	if !slices.Contains([]string{"enabled", "adaptive"}, q.thinking.Type) {
+	if m.Content = after(m.Content, q.prefill); !slices.Contains([]string{"enabled", "adaptive"}, q.thinking.Type) {
 		m.Reasoning = ""
 	}
 	if q.blocks, q.reply = blocks(m, r != nil), r; !q.stream {
