@@ -268,3 +268,23 @@ func TestOddConnectionsHarmNobody(t *testing.T) {
 		t.Errorf("%d goroutines, then %d", before, n)
 	}
 }
+
+// Calls that a client adds to an earlier response's are shown in their order, and only to its own request.
+func TestCallsAddedToAResponseStayWithTheRequest(t *testing.T) {
+	g := &saying{texts: []string{callOfF + " {\"x\": 0}" + callEnd + "<|im_end|>", "ok<|im_end|>"}}
+	s := newStand(t, hermes, g, ServerConfig{})
+	s.v.spec.Sampling.MaxTokens = 200
+	_, first, _ := s.post("responses", `{"input":"u","tools":[{"type":"function","name":"f"}]}`)
+	for _, names := range [][]string{{"g", "h"}, {"i"}, nil} {
+		input := []any{}
+		want := "u<|im_end|>\n<|im_start|>assistant\n" + callOfF + " {\"x\": 0}" + callEnd
+		for _, name := range names {
+			input = append(input, object{"type": "function_call", "call_id": name, "name": name, "arguments": "{}"})
+			want += anyCall + name + "\", \"arguments\": {}" + callEnd
+		}
+		s.post("responses", text(object{"previous_response_id": first["id"], "input": append(input, object{"role": "user", "content": "v"})}))
+		if shown := s.chat.Decode(g.asked[len(g.asked)-1].IDs); !strings.Contains(shown, want+"<|im_end|>") {
+			t.Errorf("%v: the model was shown %q, want %q", names, shown, want)
+		}
+	}
+}
