@@ -135,12 +135,15 @@ func (s *Server) answer(f func(*visit, http.ResponseWriter, *http.Request) error
 		if v != nil {
 			ctx, cancel := context.WithCancelCause(r.Context())
 			defer cancel(nil)
-			defer context.AfterFunc(v.ctx, func() {
+			stop := context.AfterFunc(v.ctx, func() {
 				cancel(context.Cause(v.ctx))
 				past, control := time.Unix(1, 0), http.NewResponseController(w) // a client that neither sends nor reads must not stay
 				_, _ = control.SetReadDeadline(past), control.SetWriteDeadline(past)
-			})()
+			})
 			err = contain(func() error { return f(v, w, r.WithContext(ctx)) })
+			if !stop() { // the deadlines, which may be yet to come, must not meet the connection's next request
+				panic(http.ErrAbortHandler)
+			}
 		}
 		if err != nil {
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Second)) // of a body that the answer comes before
