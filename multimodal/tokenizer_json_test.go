@@ -175,7 +175,7 @@ func TestUnsupportedAndDamagedTokenizersAreErrorsThatNameThePart(t *testing.T) {
 		if _, err := load(t, map[string]string{"tokenizer.json": text}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want an error with %q, got %v", want, err)
 		}
-		if d := time.Since(start); d > 2*time.Second { // one, on a machine with nothing else to do
+		if d := time.Since(start); d > 10*time.Second { // a few at most, on a machine with nothing else to do
 			t.Errorf("%q took %v", want, d)
 		}
 	}
