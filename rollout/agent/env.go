@@ -113,6 +113,9 @@ func (c Config) Open(log string, self grade.Asker) (a Agent, err error) {
 	case c.Grader != "" && len(c.GraderCommand) > 0:
 		return a, fmt.Errorf("[agent] grader = %q and grader_command = %q: give one of the two", c.Grader, c.GraderCommand)
 	case graded && c.Env != "" && c.Env != "answer":
+		if _, err := Find(c.Env); err != nil {
+			return a, err
+		}
 		return a, fmt.Errorf(`[agent] env = %q gives its own rewards: leave out the grader, or take env = "answer"`, c.Env)
 	case !graded && c.Env == "answer":
 		return a, errors.New(`[agent] env = "answer" needs a grader: give one as in grader = "math", or a program as grader_command`)

@@ -44,8 +44,14 @@ func (c Config) grader(log string, self grade.Asker) (grade.Grader, error) {
 		},
 	}
 	switch make, names := takes[c.Grader], slices.Sorted(maps.Keys(takes)); {
+	case make != nil && c.GraderArg == "" && c.Grader != "judge":
+		return nil, fmt.Errorf("grader = %q needs a grader_arg: its pattern or schema", c.Grader)
 	case make != nil:
-		return make()
+		g, err := make()
+		if err != nil {
+			err = fmt.Errorf("grader_arg of grader = %q: %w", c.Grader, err)
+		}
+		return g, err
 	case c.GraderArg != "" || c.Judge.BaseURL != "" && c.Grader != "judge":
 		return nil, fmt.Errorf("grader_arg and judge are for graders that take them: %s", strings.Join(names, ", "))
 	case len(c.GraderCommand) > 0:
