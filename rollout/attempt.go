@@ -13,7 +13,7 @@ const grace = 2 * time.Second
 
 // attempt runs one rollout of one task: with a time limit, and a panic as an error.
 func attempt(ctx context.Context, r Runner, spec Spec, task func() (Task, error), limit time.Duration) (*Rollout, error) {
-	late := &Failure{"timeout", fmt.Errorf("timed out after %v: %w", limit, context.DeadlineExceeded)}
+	late := &Failure{"timeout", fmt.Errorf("timed out after %v, its [rollout] timeout: %w", limit, context.DeadlineExceeded)}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
 	defer cancel()
 	type result struct {

@@ -41,6 +41,7 @@ type result struct {
 const (
 	maxOutput = 1 << 20 // last bytes of a program's output that are looked at
 	maxLine   = 1 << 16 // bytes of a line in the log; a longer one is cut into several
+	maxLog    = 1 << 23 // bytes of a program in the log; it may write more, which is left out
 	maxReason = 400     // last bytes of standard error in the error of a program
 )
 
@@ -153,6 +154,7 @@ type lines struct {
 	name string
 	part []byte // a line so far
 	cut  bool   // what was written last was the start of it
+	size int    // written so far
 	last tail
 }
 
@@ -167,7 +169,10 @@ func (l *lines) Write(p []byte) (int, error) {
 
 func (l *lines) flush() {
 	line := bytes.TrimRight(l.part, "\r\n")
-	if len(line) > 0 || len(l.part) > 0 && !l.cut { // a line break right after a cut is no line
+	if l.size <= maxLog && (len(line) > 0 || len(l.part) > 0 && !l.cut) { // a line break right after a cut is no line
+		if l.size += len(line) + 1; l.size > maxLog {
+			line = []byte("(the rest is left out)")
+		}
 		fmt.Fprintf(l.log, "%s: %s\n", l.name, line)
 	}
 	l.cut = len(line) == len(l.part) && len(line) > 0

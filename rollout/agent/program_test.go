@@ -536,3 +536,18 @@ func TestFailuresOfAgentsHaveTheirKind(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A program that floods standard error fills no disk, and the log says that something is missing.
+func TestTheLogOfAProgramIsBounded(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "agent.log")
+	p := sh(`head -c 12000000 /dev/zero | tr '\0' y | fold -w 1000 >&2; echo '{"reward": 1}'`)
+	p.Log = log
+	if res, err := p.Run(t.Context(), &ChatContext{ID: 3}); err != nil || res.Reward != 1 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	text, err := os.ReadFile(log)
+	if err != nil || len(text) < maxLog || len(text) > maxLog+maxLog/8 || !bytes.HasSuffix(text, []byte("\nrollout 3: (the rest is left out)\n")) ||
+		bytes.Count(text, []byte("left out")) != 1 {
+		t.Errorf("%v, %d bytes of log, ...%q", err, len(text), text[max(0, len(text)-80):])
+	}
+}
