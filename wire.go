@@ -50,9 +50,6 @@ func Run(ctx context.Context, cfg Config, out *os.File) error {
 	if text.noChat != nil {
 		return text.noChat
 	}
-	if shape.Vision == nil {
-		text.images = nil
-	}
 	chat := text.chat
 	dtype, err := torch.ParseDType(cfg.Model.DType)
 	if err != nil {

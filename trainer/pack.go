@@ -258,8 +258,11 @@ func (m *Micro) add(samples []Sample, h bundle, groupTokens int) {
 
 // place gives n rows of the batch, which are the tokens of a sequence from one on, their places beside images and in them.
 func (m *Micro) place(images []rollout.Image, first, from, n int) {
+	if len(images) == 0 {
+		return
+	}
 	var placed []model.Placed
-	merge := 1 // patches on a side of what a token stands for
+	var merge int // patches on a side of what a token stands for
 	for _, x := range images {
 		placed = append(placed, model.Placed{Start: x.Start, Len: x.Len, Grid: x.Grid})
 		merge = int(math.Sqrt(float64(x.Grid[1] * x.Grid[2] / x.Len)))

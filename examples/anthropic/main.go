@@ -6,8 +6,8 @@
 // conversation as it does with any other model; a temperature, tools or a system prompt would be asked for in the same
 // way. The tokens of every guess are trained on, those of the hints are not.
 //
-// One sees the share of numbers found in few guesses rise. `make quickstart`, once, fetches the model that the
-// configuration names.
+// One sees the mean reward of each step, and the share of held-out numbers found before and after. `make quickstart`,
+// once, fetches the model that the configuration names.
 package main
 
 import (

@@ -5,8 +5,8 @@
 // It shows that nothing in such an agent is about training: it gets an address and a key, and the calls it makes there
 // are what is trained on. An agent that exists needs a Run method that starts it and says what its result is worth.
 //
-// The agent here answers a question and then looks at its answer again. One sees the share of right answers rise, as
-// with `make quickstart`, which fetches the model that the configuration names and has the same tasks.
+// The agent here answers a question and then looks at its answer again. One sees the mean reward of each step, and the
+// share of right answers before and after. `make quickstart` fetches the model and has the same tasks.
 package main
 
 import (

@@ -355,14 +355,18 @@ func blocks(m multimodal.Message, done bool) (list []block) {
 	return list
 }
 
-// flow turns growing lists of blocks into events: block i does "start", "delta" by more text, or "stop".
+// flow is a reply in blocks, and turns their growth into events: block i does "start", "delta" by more text, or "stop".
 type flow struct {
-	known []block
-	ended int
+	blocks  []block
+	reply   *Reply // nil until it is complete
+	started bool   // a stream
+	known   []block
+	ended   int
 }
 
-func (f *flow) to(list []block, done bool, event func(what string, i int, b block, more string)) {
-	for i, b := range list {
+// to makes events of what blocks have beyond those that are known.
+func (f *flow) to(event func(what string, i int, b block, more string)) {
+	for i, b := range f.blocks {
 		if i == len(f.known) {
 			f.known = append(f.known, block{})
 			event("start", i, b, "")
@@ -370,7 +374,7 @@ func (f *flow) to(list []block, done bool, event func(what string, i int, b bloc
 		if more := after(b.text, f.known[i].text); more != "" {
 			event("delta", i, b, more)
 		}
-		if f.known[i] = b; f.ended == i && (done || i < len(list)-1) {
+		if f.known[i] = b; f.ended == i && (f.reply != nil || i < len(f.blocks)-1) {
 			f.ended++
 			event("stop", i, b, "")
 		}

@@ -9,8 +9,8 @@ import (
 )
 
 // ChatAgent is an agent that owns its loop. One value serves one rollout. It calls the model as often as it likes, also at the same time,
-// with a client of the OpenAI API; a call that is still running when Run returns does not count. An error, or a panic, means that the
-// rollout failed and does not count; after a call for which the context has no room, though, it ends a rollout that was cut off.
+// with a client of OpenAI's or Anthropic's API; a call that is still running when Run returns does not count. An error, or a panic, means
+// that the rollout failed and does not count; after a call for which the context has no room, though, it ends a rollout that was cut off.
 type ChatAgent interface {
 	Run(ctx context.Context, c *ChatContext) (Result, error)
 }
@@ -18,7 +18,7 @@ type ChatAgent interface {
 // ChatContext is what a ChatAgent gets to know.
 type ChatContext struct {
 	Task    rollout.Task
-	BaseURL string // of the API, as http://127.0.0.1:1234/v1
+	BaseURL string // of the API, as http://127.0.0.1:1234/v1; clients of Anthropic want it without /v1
 	APIKey  string // good until Run returns
 	Model   string // what to call the model; any other name does too
 	ID      int64  // the rollout's

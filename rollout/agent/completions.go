@@ -79,7 +79,7 @@ func (q *completions) show(i int, m, sent multimodal.Message, r *Reply) {
 	if text := after(m.Reasoning, sent.Reasoning); text != "" {
 		fields["reasoning_content"] = text
 	}
-	form := map[string]any{"index": i, "message": fields, "logprobs": nil, "finish_reason": nil}
+	form := map[string]any{"index": i, "logprobs": nil, "finish_reason": nil}
 	if r != nil {
 		if form["finish_reason"] = r.Finish; m.ToolCalls != nil && r.Finish == rollout.FinishStop {
 			form["finish_reason"] = "tool_calls"
@@ -90,10 +90,10 @@ func (q *completions) show(i int, m, sent multimodal.Message, r *Reply) {
 	}
 	switch {
 	case q.text:
-		delete(form, "message")
 		form["text"] = content
-	case q.stream:
-		delete(form, "message")
+	case !q.stream:
+		form["message"] = fields
+	default:
 		if form["delta"] = fields; m.ToolCalls != nil { // clients take a call for complete when the end, or another one, comes after it
 			form["delta"] = map[string]any{}
 			q.parts(i, fields, m.ToolCalls)

@@ -19,11 +19,8 @@ type messages struct {
 	system   anthropicBlocks
 	offers   []anthropicTool
 	thinking struct{ Type string }
-	thread   any  // a conversation that the server is to keep
-	started  bool // a stream
+	thread   any // a conversation that the server is to keep
 	flow
-	blocks []block
-	reply  *Reply
 }
 
 type anthropicMessage struct {
@@ -152,11 +149,11 @@ func (q *messages) show(_ int, m, _ multimodal.Message, r *Reply) {
 		q.started = true
 		q.event("message_start", map[string]any{"message": q.form(nil, nil)})
 	}
-	q.to(q.blocks, r != nil, func(what string, i int, b block, more string) {
+	q.to(func(what string, i int, b block, more string) {
 		form := map[string]any{"index": i}
 		switch what {
 		case "start":
-			form["content_block"] = messageBlock(block{kind: b.kind, id: b.id, name: b.name, text: ""})
+			form["content_block"] = messageBlock(block{kind: b.kind, id: b.id, name: b.name})
 		case "delta":
 			form["delta"] = map[string]any{"type": b.kind + "_delta", b.kind: more}
 			if b.kind == "call" {

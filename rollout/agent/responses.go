@@ -25,13 +25,10 @@ type responses struct {
 	offers       []responseTool
 	format       struct{ Format map[string]any }
 	flags        struct{ background, conversation any }
-	started      bool // a stream
-	number       int  // of events
+	number       int // of events
 	created      int64
+	said         multimodal.Message
 	flow
-	blocks []block
-	reply  *Reply
-	said   multimodal.Message
 }
 
 type responseTool struct {
@@ -190,7 +187,7 @@ func (q *responses) show(_ int, m, _ multimodal.Message, r *Reply) {
 			q.event(name, map[string]any{"response": q.form("in_progress", nil)})
 		}
 	}
-	q.to(q.blocks, r != nil, q.tell)
+	q.to(q.tell)
 }
 
 // tell is the event of what block i does.

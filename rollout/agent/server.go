@@ -33,13 +33,15 @@ type ServerConfig struct {
 	Context  int                        // positions that the model has
 	Template map[string]any             // variables for the chat template
 	Images   *multimodal.ImageProcessor // nil: the model reads only text
-	// Sampling says what becomes of a request's own temperature, top_p and logit_bias. "honour": they hold, and tokens that are then not
-	// drawn from the model's own distribution are not trained on. "override": the run's hold. "refuse": others than the run's are an error.
+	// Sampling says what becomes of a request's own temperature, top_p, top_k and logit_bias. "honour": they hold, and tokens that are then
+	// not drawn from the model's own distribution are not trained on. "override": the run's hold. "refuse": others than the run's are an
+	// error.
 	Sampling string
 }
 
-// Server answers the model calls of agents in the dialect of OpenAI's API, on a free port of the loopback interface. A token opens the
-// session of one rollout and no other, for as long as that runs; time limits are the rollout's. What ends a request ends its generation.
+// Server answers the model calls of agents in the dialects of OpenAI's and Anthropic's APIs, on a free port of the loopback interface. A
+// token opens the session of one rollout and no other, for as long as that runs; time limits are the rollout's. What ends a request ends
+// its generation.
 type Server struct {
 	chat   *multimodal.Chat
 	gen    rollout.Generator

@@ -242,19 +242,18 @@ func (s *Session) find(messages []multimodal.Message, sums []digest) (p prompt, 
 func (s *Session) findText(c Call) (p prompt, rest []int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	rest = c.IDs
 	for _, t := range s.texts {
-		if t.length <= len(p.IDs) {
+		if t.length <= len(p.IDs) || c.Text != "" && (t.text == "" || !strings.HasPrefix(c.Text, t.text)) {
 			continue
 		}
-		known := t.upTo()
-		if text, ok := strings.CutPrefix(c.Text, t.text); c.Text != "" && t.text != "" && ok {
-			p, rest = known, c.Encode(text)
-		} else if c.Text == "" && len(c.IDs) >= t.length && slices.Equal(c.IDs[:t.length], known.IDs) {
-			p, rest = known, c.IDs[t.length:]
+		if known := t.upTo(); c.Text != "" || slices.Equal(c.IDs[:min(len(c.IDs), t.length)], known.IDs) {
+			p = known
 		}
 	}
-	return p, rest
+	if p.at != nil && c.Text != "" {
+		return p, c.Encode(c.Text[len(p.at.text):])
+	}
+	return p, c.IDs[len(p.IDs):]
 }
 
 // showOnly records a prompt that got no reply, if there is nothing else: a rollout has a sample.

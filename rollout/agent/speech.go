@@ -68,8 +68,8 @@ func (s *speech) toolCalls(text string, done bool) (content string, list json.Ra
 	content, calls := s.style.Cut(text, done)
 	forms := make([]any, len(calls))
 	for i, c := range calls {
-		forms[i] = map[string]any{"index": i, "id": fmt.Sprintf("%09x", (s.id+uint64(i))&(1<<36-1)), "type": "function",
-			"function": map[string]any{"name": c.Name, "arguments": c.Arguments}}
+		form := callForm(fmt.Sprintf("%09x", (s.id+uint64(i))&(1<<36-1)), c.Name, c.Arguments)
+		form["index"], forms[i] = i, form
 	}
 	if calls != nil {
 		list, _ = json.Marshal(forms) // cannot fail
