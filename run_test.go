@@ -181,6 +181,28 @@ func TestSynchronousGRPOLearnsAndMatchesTheEngineExactly(t *testing.T) {
 	}
 }
 
+func TestARunWithoutCheckpointsLeavesItsMetricsToNoOther(t *testing.T) {
+	c := tinyConfig(t.TempDir())
+	c.Steps, c.Checkpoint.Keep = 2, 0
+	if err := runTiny(t.Context(), c, nil); err != nil {
+		t.Fatal(err)
+	}
+	folder := filepath.Join(c.Log.Dir, c.Name)
+	if _, err := os.Stat(filepath.Join(folder, "checkpoints")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("checkpoints: %v", err)
+	}
+	rows, err := os.ReadFile(filepath.Join(folder, "metrics.jsonl"))
+	if err != nil || strings.Count(string(rows), "\n") != 4 { // evaluation, two steps, evaluation
+		t.Fatalf("%s, error %v", rows, err)
+	}
+	if err := runTiny(t.Context(), c, nil); err == nil || !strings.Contains(err.Error(), "which left no checkpoint") {
+		t.Errorf("again: %v", err)
+	}
+	if again, err := os.ReadFile(filepath.Join(folder, "metrics.jsonl")); err != nil || string(again) != string(rows) {
+		t.Errorf("%s, error %v", again, err)
+	}
+}
+
 func TestAsynchronousRunKeepsToItsStalenessLimit(t *testing.T) {
 	c := tinyConfig(t.TempDir())
 	c.Steps, c.Async.Staleness, c.Checkpoint.Keep = 20, 2, 1

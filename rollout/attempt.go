@@ -53,10 +53,14 @@ func attempt(ctx context.Context, r Runner, spec Spec, task func() (Task, error)
 	case <-ctx.Done():
 		left := time.NewTimer(grace)
 		defer left.Stop()
+		err := context.Cause(ctx)
 		select {
-		case <-ended:
+		case res := <-ended:
+			if errors.Is(res.err, err) { // it also says what was stopped
+				err = &Failure{failureKind(err), res.err}
+			}
 		case <-left.C:
 		}
-		return nil, fmt.Errorf("rollout %d: %w", spec.ID, context.Cause(ctx))
+		return nil, fmt.Errorf("rollout %d: %w", spec.ID, err)
 	}
 }

@@ -44,7 +44,7 @@ func (c Config) Validate() error {
 		need(c.MaxTokens >= 1, "[rollout] max_tokens = %d: must be at least 1", c.MaxTokens),
 		need(c.Concurrency >= 1, "[rollout] concurrency = %d: must be at least 1", c.Concurrency),
 		need(finite(t) && t > 0, "[rollout] temperature = %v: must be above 0, as greedy tokens cannot be trained on", t),
-		need(c.Timeout > 0, "[rollout] timeout = %q: must be above 0", c.Timeout),
+		need(c.Timeout >= time.Millisecond, `[rollout] timeout = %q: must be at least "1ms", with its unit`, c.Timeout),
 		need(finite(c.MaxFailed) && c.MaxFailed >= 0, "[rollout] max_failed = %v: must be a share, 0 or more", c.MaxFailed),
 		need(c.MaxRefill >= 0, "[rollout] max_refill = %d: must be 0 or more", c.MaxRefill),
 		need(slices.Contains([]string{"honour", "override", "refuse"}, c.ClientSampling),

@@ -77,6 +77,10 @@ func TestAnAttemptKnowsTheKindOfItsFailure(t *testing.T) {
 		"late":           {late(errors.New("killed")), "timeout"},
 		"late of a kind": {late(&Failure{"exit", errors.New("killed")}), "timeout"},
 		"late without":   {late(nil), "timeout"},
+		"late and says what": {func(ctx context.Context) error {
+			<-ctx.Done()
+			return &Failure{"grader", fmt.Errorf("the grader: %w", context.Cause(ctx))}
+		}, "timeout"},
 	} {
 		limit := time.Minute
 		if c.kind == "timeout" {
@@ -86,6 +90,8 @@ func TestAnAttemptKnowsTheKindOfItsFailure(t *testing.T) {
 		_, err := attempt(t.Context(), run, Spec{}, func() (Task, error) { return Task{}, nil }, limit)
 		if kind := failureKind(err); err == nil || kind != c.kind {
 			t.Errorf("%s: %s: %v", name, kind, err)
+		} else if name == "late and says what" {
+			wantError(t, err, "rollout 0: the grader: timed out after 1ms")
 		}
 	}
 	_, err := attempt(t.Context(), RunnerFunc(nil), Spec{}, func() (Task, error) { return Task{}, errors.New("bad line") }, time.Minute)

@@ -180,7 +180,7 @@ func TestGreedyRolloutsCountWhereFailuresAre(t *testing.T) {
 		}
 	}
 	_, _, err := q.Take()
-	wantError(t, err, "3 rollouts failed for one batch of 4, more than max_failed = 0.5 allows; the last: boom")
+	wantError(t, err, "3 rollouts failed for one batch of 4, more than max_failed = 0.5 allows: [agent:3]; the last: boom")
 }
 
 func TestARunResumesWithGreedyRolloutsInFlight(t *testing.T) {

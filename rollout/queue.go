@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Plan is what Queue and Collector need to know of a run.
@@ -200,11 +201,11 @@ func (q *Queue) checkBounds(g *group, last error) {
 	c, k := q.plan.Config, q.batch(g.place)
 	t := *q.tally(g.place)
 	for each := range q.batchGroups(k) {
-		t.Failed += len(each.failed)
+		t.addFailed(each)
 	}
 	if size := c.Prompts * len(g.ended); float64(t.Failed) > c.MaxFailed*float64(size) {
-		q.die(fmt.Errorf("rollout: %d rollouts failed for one batch of %d, more than max_failed = %v allows; the last: %w",
-			t.Failed, size, c.MaxFailed, last))
+		q.die(fmt.Errorf("rollout: %d rollouts failed for one batch of %d, more than max_failed = %v allows: %s; the last: %w",
+			t.Failed, size, c.MaxFailed, strings.TrimPrefix(fmt.Sprint(t.Kinds), "map"), last))
 	} else if t.Out > c.MaxRefill*c.Prompts {
 		q.die(fmt.Errorf("rollout: %d groups taken out for one batch of %d (%d with equal scores, %d with failures), more than "+
 			"max_refill = %d batches: the data gives no signal", t.Out, c.Prompts, t.Filtered, t.Out-t.Filtered, c.MaxRefill))

@@ -167,7 +167,7 @@ func TestTooManyFailuresEndTheRun(t *testing.T) {
 		if ok {
 			t.Fatal("a batch of failures")
 		}
-		wantError(t, err, "5 rollouts failed for one batch of 8, more than max_failed = 0.5 allows; the last: boom")
+		wantError(t, err, "5 rollouts failed for one batch of 8, more than max_failed = 0.5 allows: [agent:5]; the last: boom")
 		if want := []Kind{Failed, Failed, Failed, Failed, Failed, Dead}; !slices.Equal(kinds, want) {
 			t.Errorf("events %v", kinds)
 		}

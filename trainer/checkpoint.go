@@ -133,7 +133,7 @@ func (t *Trainer) checkpoint(step int) string {
 // save writes a checkpoint of the last completed step, unless it is there: a Hugging Face folder of the float32 weights, the optimizer's
 // state, and how far data and versions are. It appears under its name when it is complete, and the oldest beyond Keep go.
 func (t *Trainer) save() error {
-	if t.savedStep == t.Step || t.Step == 0 || t.policy.moved { // moved: the weights are ahead of the rest
+	if t.cfg.Checkpoint.Keep == 0 || t.savedStep == t.Step || t.Step == 0 || t.policy.moved { // moved: the weights are ahead of the rest
 		return nil
 	}
 	t.show("saving")

@@ -90,7 +90,7 @@ type EvalConfig struct {
 // CheckpointConfig is the table [checkpoint].
 type CheckpointConfig struct {
 	Every int `toml:"every"` // optimizer steps between two checkpoints; 0: at the end and when stopped only
-	Keep  int `toml:"keep"`  // newest checkpoints that are kept
+	Keep  int `toml:"keep"`  // newest checkpoints that are kept; 0: none is written
 }
 
 // LogConfig is the table [log].
@@ -128,7 +128,8 @@ func (c Config) Validate() error {
 		check("eval.tasks", c.Eval.Tasks, c.Eval.Tasks >= 0, "at least 0 (0: no evaluation)"),
 		check("eval.show_replies", c.Eval.ShowReplies, c.Eval.ShowReplies >= 0, "at least 0"),
 		check("checkpoint.every", c.Checkpoint.Every, c.Checkpoint.Every >= 0, "at least 0 (0: at the end only)"),
-		check("checkpoint.keep", c.Checkpoint.Keep, c.Checkpoint.Keep >= 1, "at least 1"),
+		check("checkpoint.keep", c.Checkpoint.Keep, c.Checkpoint.Keep >= 0, "at least 0 (0: no checkpoint)"),
+		check("checkpoint.keep", c.Checkpoint.Keep, c.Checkpoint.Keep > 0 || c.Checkpoint.Every == 0, "at least 1 with checkpoint.every"),
 		check("log.dir", c.Log.Dir, c.Log.Dir != "", "a folder"),
 	)
 }

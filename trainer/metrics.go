@@ -78,14 +78,20 @@ func (d *RunDir) Close() error { return d.lock.Close() }
 type Metrics struct{ file *os.File }
 
 // OpenMetrics opens metrics.jsonl in the folder and cuts off the rows after the restored step keep, and a last line that
-// a killed process left unfinished; keep -1 cuts all rows.
+// a killed process left unfinished. keep -1 is a new run: there may be no row of a step, or they would be lost.
 func (d *RunDir) OpenMetrics(keep int) (*Metrics, error) {
 	f, err := os.OpenFile(filepath.Join(d.Path, "metrics.jsonl"), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	size, err := keptSize(f, keep)
-	if err == nil {
+	size, err := keptSize(f, max(keep, 0))
+	info, statErr := f.Stat()
+	switch err = cmp.Or(err, statErr); {
+	case err == nil && keep < 0 && info.Size() > size:
+		err = errors.New("an earlier run, which left no checkpoint, has rows there; choose another name with -set name=…, or delete it")
+	case err == nil && keep < 0:
+		err = f.Truncate(0)
+	case err == nil:
 		err = f.Truncate(size)
 	}
 	if err != nil {

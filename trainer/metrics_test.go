@@ -61,6 +61,11 @@ func TestMetricsAreOneObjectALineAndAResumeCutsWhatIsLater(t *testing.T) {
 	if got := readRows(t, d); got != "{\"step\":1}\n" {
 		t.Errorf("an unfinished row stays: %s", got)
 	}
+	if _, err := d.OpenMetrics(-1); err == nil || readRows(t, d) != "{\"step\":1}\n" {
+		t.Errorf("a new run over the rows of another: %v", err)
+	}
+	write(0)
+	write(0, map[string]float64{KeyStep: 0})
 	write(-1)
 	if got := readRows(t, d); got != "" {
 		t.Errorf("a fresh start keeps %s", got)

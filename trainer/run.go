@@ -107,6 +107,8 @@ func (t *Trainer) Run(ctx context.Context) error {
 		case err == nil || ctx.Err() == nil || saveErr != nil || t.policy.moved: // what failed is the caller's to say
 		case t.Step == 0:
 			t.say("stopped before the first step was done: there is nothing to save")
+		case t.savedStep != t.Step:
+			t.say("stopped after step %d; checkpoint.keep = 0: nothing is saved", t.Step)
 		default:
 			t.say("stopped; %s is saved, and -set resume=true goes on from it", t.saved)
 		}
@@ -278,7 +280,10 @@ func (t *Trainer) finish(ctx context.Context) error {
 	if t.Before != nil && t.Score != nil {
 		t.say("held-out score %.3f → %.3f", *t.Before, *t.Score)
 	}
-	t.say("checkpoint %s\nmetrics    %s", t.saved, t.dir.file("metrics.jsonl"))
+	if t.saved != "" {
+		t.say("checkpoint %s", t.saved)
+	}
+	t.say("metrics    %s", t.dir.file("metrics.jsonl"))
 	return nil
 }
 

@@ -69,8 +69,14 @@ func decodeStrict(text string, v any, at func(line int) string) error {
 	var unknown []error
 	t, reported := reflect.TypeOf(v), map[string]bool{} // what is below an unknown table is not reported again
 	for _, key := range md.Keys() {
-		_, n := find(t, key)
-		if n == len(key) || reported[key[:n+1].String()] {
+		field, n := find(t, key)
+		if n == len(key) {
+			if kind, want := shape(field); kind != "" && kind != md.Type(key...) { // the decoder takes 3 for an empty table
+				return fmt.Errorf("%s: %s: want %s", at(lineOf(md, doc, key)), key, want)
+			}
+			continue
+		}
+		if reported[key[:n+1].String()] {
 			continue
 		}
 		key = key[:n+1]
@@ -86,9 +92,22 @@ func decodeStrict(text string, v any, at func(line int) string) error {
 	return nil
 }
 
+// shape is the TOML type of lists and of tables with free keys where t is one, and how to write it.
+func shape(t reflect.Type) (kind, want string) {
+	switch t.Kind() {
+	case reflect.Slice:
+		return "Array", `a list, as ["one", "two"]`
+	case reflect.Map:
+		return "Hash", "a table, as {key = value}"
+	}
+	return "", ""
+}
+
+var plain = strings.NewReplacer("incompatible types: TOML value has type ", "it is of type ", "; destination has type ", ", want ")
+
 // placed turns the decoder's "toml: line 3 (last key …): …" into "file:3: …".
 func placed(err error, at func(int) string) error {
-	text, line := err.Error(), 0
+	text, line := plain.Replace(err.Error()), 0
 	if _, scanErr := fmt.Sscanf(text, "toml: line %d", &line); scanErr != nil {
 		return err
 	}

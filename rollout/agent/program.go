@@ -77,7 +77,7 @@ func lastResult(output string, keys ...string) (res result, err error) {
 		has := func(key string) bool { return object[key] != nil || err != nil && strings.Contains(line, `"`+key+`"`) }
 		if slices.ContainsFunc(keys, has) {
 			if err = json.Unmarshal([]byte(line), &res); err != nil {
-				err = fmt.Errorf("its result must be JSON with finite numbers: %.200s: %w", line, err)
+				err = fmt.Errorf("its result must be JSON with finite numbers: %.200s: %w", line, brief(err))
 			}
 			return res, err
 		}
@@ -97,7 +97,11 @@ func (p Program) run(ctx context.Context, name string, input any, environment ..
 	}
 	defer log.Close()
 	fail := func(err error) error {
-		return &rollout.Failure{Kind: "exit", Err: fmt.Errorf("the program %q: %w", p.Command, err)}
+		err = fmt.Errorf("the program %q: %w", p.Command, cmp.Or(context.Cause(ctx), err))
+		if ctx.Err() == nil {
+			err = &rollout.Failure{Kind: "exit", Err: err}
+		}
+		return err
 	}
 	// All that the program starts is in the process group of a guard, which kills it when the guard's input ends, as with this process.
 	// Until the guard is waited for, the number of the group is not given to others.
@@ -130,7 +134,7 @@ func (p Program) run(ctx context.Context, name string, input any, environment ..
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
 		return string(printed.bytes()), nil
 	}
-	return "", cmp.Or(context.Cause(ctx), fail(fmt.Errorf("%w; its standard error ends with %q", err, bytes.TrimSpace(said.last.bytes()))))
+	return "", fmt.Errorf("%w; its standard error ends with %q", fail(err), bytes.TrimSpace(said.last.bytes()))
 }
 
 // tail keeps the last bytes that are written to it.

@@ -140,7 +140,7 @@ func TestTheLastLineThatIsAJSONObjectIsTheResult(t *testing.T) {
 			Truncated: true, Rewards: map[string]float64{"a": 0.5}, Info: map[string]float64{"b": 1}}},
 		`{"reward": NaN}`:                     {err: "finite"},
 		`{"reward": 1, "info": {"a": 1e999}}`: {err: "finite"},
-		`{"reward": "high"}`:                  {err: `its result must be JSON with finite numbers: {"reward": "high"}`},
+		`{"reward": "high"}`:                  {err: `its result must be JSON with finite numbers: {"reward": "high"}: reward cannot be a string`},
 		`{"reward": 1, "rewards": 2}`:         {err: "finite"},
 	} {
 		got, err := lastResult(output, "reward", "score")
@@ -263,7 +263,7 @@ func TestAProgramLeavesNothingRunning(t *testing.T) {
 		}
 	}()
 	_, err = sh(`trap "" TERM INT; sleep 1000 & echo $! >child; echo $$ >program; wait; sleep 1000`).Run(ctx, &ChatContext{})
-	if !errors.Is(err, late) {
+	if !errors.Is(err, late) || !strings.HasPrefix(err.Error(), `the program ["sh" "-c" "trap`) {
 		t.Error(err)
 	}
 	gone(t, "child", "program")
