@@ -75,6 +75,9 @@ func (c *Chat) findCalls() CallStyle {
 	return s
 }
 
+// Bare tells whether no mark shows a call, so that other JSON may look like one.
+func (s CallStyle) Bare() bool { return s.mark == "" }
+
 // Opening is what a reply starts with that calls the function of that name, up to the arguments, or any function, up to the name.
 func (s CallStyle) Opening(name string) string {
 	if name == "" {

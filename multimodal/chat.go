@@ -198,7 +198,7 @@ func (c *Chat) Delta(history []Message, reply string, stopped bool, next []Messa
 	if !ok || !started || !ended || strings.TrimSpace(shown) != strings.TrimSpace(reply) {
 		return nil, ErrRewritten
 	}
-	ids := c.tok.Encode(tail)
+	ids := c.tok.EncodeAfter(tail)
 	if !stopped || c.end == noID {
 		return ids, nil
 	}

@@ -28,6 +28,7 @@ type Message struct {
 // UnmarshalJSON reads a message as the type describes it.
 func (m *Message) UnmarshalJSON(raw []byte) error {
 	type plain Message
+	var calls []json.RawMessage
 	fields := struct {
 		*plain
 		Content json.RawMessage `json:"content"`
@@ -56,7 +57,7 @@ func (m *Message) UnmarshalJSON(raw []byte) error {
 	if len(m.Extra) == 0 {
 		m.Extra = nil
 	}
-	if string(m.ToolCalls) == "null" {
+	if json.Unmarshal(m.ToolCalls, &calls) == nil && len(calls) == 0 { // null, or an empty list
 		m.ToolCalls = nil
 	}
 	return nil

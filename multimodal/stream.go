@@ -18,6 +18,9 @@ type Stream struct {
 // NewStream starts the text of one reply.
 func NewStream(t *Tokenizer) *Stream { return &Stream{opening: opening{t: t, cuts: t.cuts}} }
 
+// NewStreamAfter starts the text of a reply that goes on from other text.
+func NewStreamAfter(t *Tokenizer) *Stream { return &Stream{opening: opening{t: t, started: true}} }
+
 // Next returns the text that id completes, which may be empty.
 func (s *Stream) Next(id int32) (text string) {
 	switch bytes := s.bytes(id); {

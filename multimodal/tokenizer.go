@@ -46,6 +46,16 @@ func (t *Tokenizer) Encode(text string) []int32 {
 	return ids
 }
 
+// EncodeAfter is Encode of what follows other text: without the space that vocabularies like Llama 2's put in front of a text.
+func (t *Tokenizer) EncodeAfter(text string) []int32 {
+	const apart = "\n" // is merged with nothing in such vocabularies
+	if lead, ids := t.Encode(apart), t.Encode(apart+text); (t.cuts > 0 || t.first != nil) && len(ids) >= len(lead) &&
+		slices.Equal(ids[:len(lead)], lead) {
+		return ids[len(lead):]
+	}
+	return t.Encode(text)
+}
+
 // AddSpecial puts around the ids of a text the special tokens that the tokenizer's post-processor, or the add_bos_token and
 // add_eos_token of a GGUF file, puts there: tokenizers' add_special_tokens=True. The result is a new slice.
 func (t *Tokenizer) AddSpecial(ids []int32) []int32 { return slices.Concat(t.before, ids, t.after) }
@@ -63,6 +73,14 @@ func (t *Tokenizer) Token(id int32) string {
 		return ""
 	}
 	return t.names[id]
+}
+
+// Bytes are what an id stands for within a text, not always whole characters, and nothing for an id that has no token.
+func (t *Tokenizer) Bytes(id int32) []byte {
+	if t.Token(id) == "" {
+		return nil
+	}
+	return []byte(t.text[id])
 }
 
 // Special reports whether id is a special token: control, not text.

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unicode"
 
 	"github.com/molt-go/molt/multimodal"
@@ -39,10 +40,11 @@ type ask struct {
 	n, top           int
 	logprobs, stream bool
 	seed             any
-	prefill          string // what the reply starts with, as the client knows; of it, what is not thoughts
-	opening          string // what it is made to start with
-	mayCall          bool   // tools
-	id               uint64 // of the answer
+	prefill          string   // what the reply starts with, as the client knows; of it, what is not thoughts
+	opening          string   // what it is made to start with
+	offered          []string // tools that the reply may call
+	parallel         *bool    // it may have several calls; nil: so
+	id               uint64   // of the answer
 
 	mu          sync.Mutex
 	numPrompt   int // tokens
@@ -81,16 +83,38 @@ func (s *Server) serve(speak func(*ask) dialect) func(*visit, http.ResponseWrite
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
 		var all sync.WaitGroup
+		var missing atomic.Int32 // choices that are neither generated nor failed: one that fails takes the others with it
+		missing.Store(int32(q.n))
+		complete := make(chan struct{})
 		for i := range q.n {
 			c := call
+			generated := sync.OnceFunc(func() {
+				if missing.Add(-1) == 0 {
+					close(complete)
+				}
+			})
+			c.Hold = func() error {
+				if generated(); missing.Load() == 0 { // though the client may have gone meanwhile
+					return nil
+				}
+				select {
+				case <-complete:
+					return nil
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			}
 			c.Key, c.Sampling.Seed = sha256.Sum256(append(key[:], byte(i))), rollout.MixSeed(seed, uint64(i))
 			all.Go(func() {
-				if err := contain(func() error { return q.speak(ctx, c, i) }); err != nil {
-					q.mu.Lock()
-					defer q.mu.Unlock()
-					q.failed = cmp.Or(q.failed, err)
-					cancel()
+				err := contain(func() error { return q.speak(ctx, c, i) })
+				if err == nil { // perhaps a recorded one
+					generated()
+					return
 				}
+				q.mu.Lock()
+				defer q.mu.Unlock()
+				q.failed = cmp.Or(q.failed, err)
+				cancel()
 			})
 		}
 		all.Wait()
@@ -118,7 +142,7 @@ func (s *Server) newAsk(v *visit, w http.ResponseWriter, speak func(*ask) dialec
 // call is q for a session, but for sampling.
 func (q *ask) call() Call {
 	tok := q.s.chat.Tokenizer()
-	c := Call{Messages: q.messages, IDs: q.ids, Text: q.prompt, Encode: tok.Encode}
+	c := Call{Messages: q.messages, IDs: q.ids, Text: q.prompt, Encode: tok.EncodeAfter}
 	c.Options = multimodal.RenderOptions{AddGenerationPrompt: true, Tools: q.tools, Extra: q.s.config.Template}
 	if q.opening != "" {
 		c.Opening = tok.Encode(q.opening)
@@ -126,7 +150,10 @@ func (q *ask) call() Call {
 	return c
 }
 
-// take reads a body. A key that is not known is an error.
+// empty are values of keys that ask for nothing.
+var empty = []string{"null", "[]", "{}"}
+
+// take reads a body. A key that is not known is an error if it asks for something.
 func (q *ask) take(r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(q.w, r.Body, maxBody))
 	if errors.As(err, new(*http.MaxBytesError)) {
@@ -140,6 +167,9 @@ func (q *ask) take(r *http.Request) ([]byte, error) {
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		text := object[key]
 		into, ok := known[key]
+		if !ok && slices.Contains(empty, string(text)) {
+			continue
+		}
 		if _, list := into.(*[]string); list && text[0] == '"' {
 			text = slices.Concat([]byte("["), text, []byte("]"))
 		}
@@ -149,7 +179,11 @@ func (q *ask) take(r *http.Request) ([]byte, error) {
 			return nil, bad("%s: %w", key, err)
 		}
 	}
-	return body, cmp.Or(q.read(), q.check(), q.choose())
+	err = q.read()
+	if slices.Contains(empty, string(q.tools)) {
+		q.tools = nil
+	}
+	return body, cmp.Or(err, q.check(), q.choose())
 }
 
 // check finds what cannot be done.
@@ -161,7 +195,7 @@ func (q *ask) check() error {
 		value any
 	}{
 		{q.n >= 1 && q.n <= 128, "n: must be from 1 to 128", q.n},
-		{q.MaxTokens >= 0, "max_tokens: must not be negative", q.MaxTokens},
+		{q.MaxTokens > 0 || q.MaxTokens == q.v.spec.Sampling.MaxTokens, "max_tokens: must be at least 1", q.MaxTokens},
 		{q.Temperature >= 0 && q.Temperature <= 100, "temperature: must be from 0 to 100", q.Temperature},
 		{q.TopP > 0 && q.TopP <= 1, "top_p: must be above 0 and at most 1", q.TopP},
 		{q.TopK >= 0 && q.TopK <= math.MaxInt32, "top_k: must be from 0 to 2147483647", q.TopK},
@@ -196,7 +230,10 @@ func (q *ask) check() error {
 // sampling is what holds of q's wishes and the run's.
 func (q *ask) sampling() (rollout.Sampling, error) {
 	run := q.v.spec.Sampling
-	run.MaxTokens, run.TopLogP = q.MaxTokens, max(run.TopLogP, q.top)
+	run.TopLogP = max(run.TopLogP, q.top)
+	if q.s.config.Sampling != "override" || run.MaxTokens == 0 || q.MaxTokens < run.MaxTokens {
+		run.MaxTokens = q.MaxTokens
+	}
 	other := q.Temperature != run.Temperature || q.Exact() != run.Exact()
 	if other && q.s.config.Sampling == "refuse" && !q.v.spec.Greedy {
 		return run, bad("temperature, top_p, top_k or logit_bias are not the run's, at temperature %v: leave them out", run.Temperature)
@@ -228,8 +265,12 @@ func (v *visit) key(r *http.Request, body []byte, named bool) (key digest, again
 // speak has the model give choice i.
 func (q *ask) speak(ctx context.Context, c Call, i int) error {
 	chat := q.s.chat
-	said := &speech{decoder: multimodal.NewStream(chat.Tokenizer()), ends: chat.StopIDs(), stops: q.stop, calls: q.mayCall,
-		thinks: chat.Thinks() && q.ids == nil, thinking: q.s.opened && q.ids == nil, style: chat.Calls(), id: c.Sampling.Seed}
+	said := &speech{decoder: multimodal.NewStream(chat.Tokenizer()), ends: chat.StopIDs(), stops: q.stop, offered: q.offered,
+		single: q.parallel != nil && !*q.parallel, thinks: chat.Thinks() && q.ids == nil, thinking: q.s.opened && q.ids == nil,
+		style: chat.Calls(), id: c.Sampling.Seed}
+	if q.opening != "" || q.ids != nil {
+		said.decoder = multimodal.NewStreamAfter(chat.Tokenizer())
+	}
 	said.given, _ = said.text.WriteString(q.opening)
 	if c.Message = func(string) multimodal.Message { return said.message(true) }; len(q.stop) > 0 {
 		c.Stop = multimodal.NewMatcher(chat.Tokenizer(), q.stop)
@@ -281,6 +322,7 @@ func (q *ask) choose() error {
 	var choice struct {
 		Type, Name string
 		Function   struct{ Name string }
+		Single     bool `json:"disable_parallel_tool_use"`
 	}
 	if q.calls != nil && json.Unmarshal(q.calls, &choice) != nil && json.Unmarshal(q.calls, &choice.Type) != nil {
 		return bad("tool_choice: %s is not supported", q.calls)
@@ -289,7 +331,12 @@ func (q *ask) choose() error {
 	if i := slices.IndexFunc(names, unfit); i >= 0 {
 		return bad("tools: the name %q of number %d must be 1 to 128 letters, digits, or _ - . : /", names[i], i)
 	}
-	q.opening, q.mayCall = q.prefill, len(names) > 0 && choice.Type != "none"
+	if q.opening = q.prefill; choice.Type != "none" {
+		q.offered = names
+	}
+	if choice.Single {
+		q.parallel = new(false)
+	}
 	switch {
 	case name == "" && slices.Contains([]string{"", "auto", "none"}, choice.Type):
 	case !slices.Contains([]string{"required", "any", "function", "tool"}, choice.Type):
@@ -330,69 +377,21 @@ func unfit(name string) bool {
 	})
 }
 
-// block is a part of a reply for APIs that have it in parts: "thinking", "text" or a "call" of a tool.
-type block struct{ kind, text, id, name string }
-
-// blocks are the parts of m.
-func blocks(m multimodal.Message, done bool) (list []block) {
-	if m.Reasoning != "" {
-		list = append(list, block{kind: "thinking", text: m.Reasoning})
-	}
-	if m.Content != "" {
-		list = append(list, block{kind: "text", text: m.Content})
-	}
-	var calls []struct {
-		ID       string
-		Function struct{ Name, Arguments string }
-	}
-	_ = json.Unmarshal(m.ToolCalls, &calls) // which speech has made
-	for _, c := range calls {
-		list = append(list, block{"call", c.Function.Arguments, c.ID, c.Function.Name})
-	}
-	if list == nil && done {
-		list = []block{{kind: "text"}}
-	}
-	return list
-}
-
-// flow is a reply in blocks, and turns their growth into events: block i does "start", "delta" by more text, or "stop".
-type flow struct {
-	blocks  []block
-	reply   *Reply // nil until it is complete
-	started bool   // a stream
-	known   []block
-	ended   int
-}
-
-// to makes events of what blocks have beyond those that are known.
-func (f *flow) to(event func(what string, i int, b block, more string)) {
-	for i, b := range f.blocks {
-		if i == len(f.known) {
-			f.known = append(f.known, block{})
-			event("start", i, b, "")
-		}
-		if more := after(b.text, f.known[i].text); more != "" {
-			event("delta", i, b, more)
-		}
-		if f.known[i] = b; f.ended == i && (f.reply != nil || i < len(f.blocks)-1) {
-			f.ended++
-			event("stop", i, b, "")
-		}
-	}
-}
-
 // answerID is the id of an answer in a vendor's form.
 func (q *ask) answerID(form string) string { return fmt.Sprintf("%s%016x", form, q.id) }
 
-// callForm and toolForm are a call and a tool as OpenAI's chat completions have them.
-func callForm(id, name, arguments string) map[string]any {
-	return map[string]any{"id": id, "type": "function", "function": map[string]any{"name": name, "arguments": arguments}}
-}
-
-func toolForm(name, description string, parameters json.RawMessage) map[string]any {
-	f := map[string]any{"name": name, "description": description}
-	if parameters != nil {
-		f["parameters"] = parameters
+// toolForm is a tool as OpenAI's chat completions have it.
+func toolForm(name, description string, parameters json.RawMessage) any {
+	type function struct { // in the order that templates are used to
+		Name        string          `json:"name"`
+		Description string          `json:"description,omitempty"`
+		Parameters  json.RawMessage `json:"parameters,omitempty"`
 	}
-	return map[string]any{"type": "function", "function": f}
+	if string(parameters) == "null" {
+		parameters = nil
+	}
+	return struct {
+		Type     string   `json:"type"`
+		Function function `json:"function"`
+	}{"function", function{name, description, parameters}}
 }

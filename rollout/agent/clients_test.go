@@ -95,7 +95,7 @@ func (c *cast) between() string {
 			time.Sleep(time.Millisecond)
 			c.v.Session.mu.Lock()
 			for _, r := range c.v.replies {
-				gone = gone || r.lost
+				gone = gone || r.held == 0
 			}
 			c.v.Session.mu.Unlock()
 		}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/molt-go/molt/multimodal"
@@ -16,6 +18,9 @@ type completions struct {
 	*ask
 	text      bool
 	given     json.RawMessage // prompt
+	most      *int            // new name of max_tokens
+	best      int             // of so many choices, n are given
+	sounds    []string        // what the reply is to be in
 	likeliest *int            // logprobs of the older API
 	echo      bool
 	suffix    string
@@ -33,20 +38,27 @@ func (q *completions) keys() map[string]any {
 		"frequency_penalty": &q.penalties[1], "user": nil,
 	}
 	if q.text {
-		known["prompt"], known["logprobs"], known["echo"], known["suffix"] = &q.given, &q.likeliest, &q.echo, &q.suffix
+		maps.Copy(known, map[string]any{"prompt": &q.given, "logprobs": &q.likeliest, "echo": &q.echo, "suffix": &q.suffix,
+			"best_of": &q.best})
 		return known
 	}
 	maps.Copy(known, map[string]any{
-		"messages": &q.messages, "tools": &q.tools, "tool_choice": &q.calls, "max_completion_tokens": &q.MaxTokens,
-		"logprobs": &q.logprobs, "top_logprobs": &q.top, "response_format": &q.format, "store": nil, "metadata": nil, "service_tier": nil,
-		"parallel_tool_calls": nil, "prompt_cache_key": nil, "prompt_cache_retention": nil, "safety_identifier": nil,
-		"reasoning_effort": nil, "verbosity": nil,
+		"messages": &q.messages, "tools": &q.tools, "tool_choice": &q.calls, "max_completion_tokens": &q.most,
+		"parallel_tool_calls": &q.parallel, "modalities": &q.sounds, "logprobs": &q.logprobs, "top_logprobs": &q.top,
+		"response_format": &q.format, "store": nil, "metadata": nil, "service_tier": nil, "prompt_cache_key": nil,
+		"prompt_cache_retention": nil, "prompt_cache_options": nil, "safety_identifier": nil, "moderation": nil, "reasoning_effort": nil,
+		"verbosity": nil, "prediction": nil,
 	})
 	return known
 }
 
 func (q *completions) read() error {
+	q.MaxTokens = *cmp.Or(q.most, &q.MaxTokens)
 	switch {
+	case q.best > q.n:
+		return bad("best_of: must not be above n: it is %d", q.best)
+	case slices.ContainsFunc(q.sounds, func(s string) bool { return s != "text" }):
+		return bad("modalities: must be text: it is %q", q.sounds)
 	case q.penalties != [2]float64{}:
 		return bad("presence_penalty, frequency_penalty: must be 0: it is %v", q.penalties)
 	case q.format != nil && q.format["type"] != "text":
@@ -59,10 +71,14 @@ func (q *completions) read() error {
 	if q.logprobs = q.likeliest != nil; q.logprobs {
 		q.top = *q.likeliest
 	}
+	var list []json.RawMessage
+	if json.Unmarshal(q.given, &list) == nil && len(list) == 1 && strings.Trim(string(list[0][:1]), `"[`) == "" {
+		q.given = list[0] // the only one
+	}
 	if json.Unmarshal(q.given, &q.prompt) == nil && q.prompt != "" {
 		q.ids = q.s.chat.Encode(q.prompt)
 	} else if err := json.Unmarshal(q.given, &q.ids); err != nil || len(q.ids) == 0 {
-		return bad("prompt: must be a text or a list of token ids, and not empty")
+		return bad("prompt: must be a text or a list of token ids, one a request, and not empty")
 	}
 	return nil
 }
@@ -161,24 +177,16 @@ func (q *completions) end(failed error) {
 
 // logProbs are those of r's text, with the likeliest tokens where there are.
 func (q *completions) logProbs(r *Reply) any {
-	text := func(id int32) string { return q.s.chat.Decode([]int32{id}) }
-	form := func(id int32, logp float32) map[string]any {
-		return map[string]any{"token": text(id), "logprob": logp, "bytes": nil}
+	if !q.text {
+		return map[string]any{"content": q.ask.logProbs(r), "refusal": nil}
 	}
-	said := r.Tokens[:len(r.Tokens)-r.NumStop]
-	list, tokens, logps, tops := make([]any, len(said)), []string{}, []float32{}, []any{}
-	for i, g := range said {
-		token, likely, top := form(g.ID(), g.LogP()), []any{}, map[string]float32{}
-		if r.Top != nil {
-			for _, t := range r.Top[i][:min(q.top, len(r.Top[i]))] {
-				likely, top[text(t.ID)] = append(likely, form(t.ID, t.LogP)), t.LogP
-			}
+	tokens, logps, tops := []string{}, []float32{}, []any{}
+	for _, p := range q.ask.logProbs(r) {
+		top := map[string]float32{}
+		for _, t := range p.Top {
+			top[t.Token] = t.LogProb
 		}
-		token["top_logprobs"], list[i] = likely, token
-		tokens, logps, tops = append(tokens, text(g.ID())), append(logps, g.LogP()), append(tops, top)
+		tokens, logps, tops = append(tokens, p.Token), append(logps, p.LogProb), append(tops, top)
 	}
-	if q.text {
-		return map[string]any{"tokens": tokens, "token_logprobs": logps, "top_logprobs": tops, "text_offset": nil}
-	}
-	return map[string]any{"content": list, "refusal": nil}
+	return map[string]any{"tokens": tokens, "token_logprobs": logps, "top_logprobs": tops, "text_offset": nil}
 }

@@ -20,6 +20,7 @@ type messages struct {
 	offers   []anthropicTool
 	thinking struct{ Type string }
 	thread   any // a conversation that the server is to keep
+	output   struct{ Format any }
 	flow
 }
 
@@ -59,13 +60,16 @@ func (q *messages) keys() map[string]any {
 	return map[string]any{
 		"model": &q.model, "messages": &q.given, "system": &q.system, "max_tokens": &q.MaxTokens, "temperature": &q.Temperature,
 		"top_p": &q.TopP, "top_k": &q.TopK, "stop_sequences": &q.stop, "stream": &q.stream, "tools": &q.offers, "tool_choice": &q.calls,
-		"thinking": &q.thinking, "thread": &q.thread, "metadata": nil, "service_tier": nil, "cache_control": nil,
+		"thinking": &q.thinking, "thread": &q.thread, "output_config": &q.output, "metadata": nil, "service_tier": nil, "cache_control": nil,
+		"context_management": nil, "inference_geo": nil, "speed": nil,
 	}
 }
 
 func (q *messages) read() error {
 	if q.thread != nil {
 		return errThread
+	} else if q.output.Format != nil {
+		return bad("output_config.format: is not supported: leave it out")
 	}
 	var tools []any
 	for _, t := range q.offers {
@@ -86,6 +90,9 @@ func (q *messages) read() error {
 		}
 	}
 	if last := len(q.messages) - 1; last >= 0 && q.messages[last].Role == "assistant" && q.messages[last].ToolCalls == nil {
+		if q.messages[last].Reasoning != "" {
+			return bad("messages: the last one, which the reply is to go on from, has thoughts: leave them out")
+		}
 		q.prefill, q.messages = q.messages[last].Content, q.messages[:last]
 	}
 	return nil
@@ -181,7 +188,11 @@ func (q *messages) end(failed error) {
 
 // stopped is why the reply ended, and by which of the request's strings.
 func (q *messages) stopped() (reason, stop any) {
-	text, first := q.s.chat.Decode(q.reply.ids()), -1
+	ids, first := q.reply.ids(), -1
+	if n := len(ids); n > 0 && slices.Contains(q.s.chat.StopIDs(), ids[n-1]) {
+		ids = ids[:n-1] // is no text
+	}
+	text := q.s.chat.Decode(ids)
 	for _, s := range q.stop {
 		if i := strings.Index(text, s); i >= 0 && (first < 0 || i < first) {
 			first, stop = i, s

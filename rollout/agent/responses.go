@@ -25,6 +25,7 @@ type responses struct {
 	offers       []responseTool
 	format       struct{ Format map[string]any }
 	flags        struct{ background, conversation any }
+	include      []string
 	number       int // of events
 	created      int64
 	said         multimodal.Message
@@ -38,9 +39,9 @@ type responseTool struct {
 
 // responseItem is a message, a call, what came of one, or thoughts.
 type responseItem struct {
-	Type, Role, Name, Arguments string
-	CallID                      string `json:"call_id"`
-	Content, Output             responseParts
+	ID, Type, Role, Name, Arguments string
+	CallID                          string `json:"call_id"`
+	Content, Output                 responseParts
 }
 
 // responseParts are a text, or a list of parts.
@@ -86,9 +87,11 @@ func (q *responses) keys() map[string]any {
 		"model": &q.model, "input": &q.input, "instructions": &q.instructions, "previous_response_id": &q.previous, "tools": &q.offers,
 		"tool_choice": &q.calls, "max_output_tokens": &q.MaxTokens, "temperature": &q.Temperature, "top_p": &q.TopP, "stream": &q.stream,
 		"text": &q.format, "background": &q.flags.background, "conversation": &q.flags.conversation, "top_logprobs": &q.top,
+		"parallel_tool_calls": &q.parallel, "include": &q.include,
 	}
-	for _, key := range []string{"store", "metadata", "service_tier", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_retention",
-		"safety_identifier", "reasoning", "include", "truncation", "user", "stream_options", "max_tool_calls"} {
+	for _, key := range []string{"store", "metadata", "service_tier", "prompt_cache_key", "prompt_cache_retention",
+		"prompt_cache_options", "safety_identifier", "moderation", "reasoning", "truncation", "context_management", "user", "stream_options",
+		"max_tool_calls"} {
 		known[key] = nil
 	}
 	return known
@@ -96,6 +99,7 @@ func (q *responses) keys() map[string]any {
 
 func (q *responses) read() error {
 	q.created = time.Now().Unix()
+	q.logprobs = q.top > 0 || slices.Contains(q.include, "message.output_text.logprobs")
 	switch kind := q.format.Format["type"]; {
 	case kind != nil && kind != "text":
 		return bad("text.format: must be text: it is %v", kind)
@@ -154,6 +158,15 @@ func (q *responses) add(item responseItem) error {
 		last.Content = text
 	case kind == "message":
 		add(multimodal.Message{Role: item.Role, Content: text, Parts: parts})
+	case kind == "item_reference":
+		q.v.mu.Lock()
+		known, ok := q.v.items[item.ID]
+		q.v.mu.Unlock()
+		if !ok {
+			return bad("there is no item %.64q in this rollout", item.ID)
+		}
+		return q.add(known)
+	case kind == "reasoning" && text == "": // a summary, or secret
 	case kind == "reasoning":
 		add(multimodal.Message{Role: "assistant", Reasoning: text})
 	case kind == "function_call_output":
@@ -203,18 +216,24 @@ func (q *responses) tell(what string, i int, b block, more string) {
 	kind := map[string]string{"text": "output_text", "thinking": "reasoning_text", "call": "function_call_arguments"}[b.kind]
 	switch what {
 	case "start":
-		q.event("output_item.added", map[string]any{"output_index": i, "item": q.item(i, empty, "in_progress")})
+		item := q.item(i, empty)
+		item["status"] = "in_progress"
 		if b.kind == "text" {
-			event("content_part.added", map[string]any{"part": textPart("")})
+			item["content"] = []any{} // the part comes by itself
+		}
+		q.event("output_item.added", map[string]any{"output_index": i, "item": item})
+		if b.kind == "text" {
+			event("content_part.added", map[string]any{"part": q.textPart("")})
 		}
 	case "delta":
 		event(kind+".delta", map[string]any{"delta": more, "logprobs": []any{}})
 	case "stop":
-		event(kind+".done", map[string]any{"text": b.text, "arguments": b.text, "name": b.name, "logprobs": []any{}})
+		part := q.textPart(b.text)
+		event(kind+".done", map[string]any{"text": b.text, "arguments": b.text, "name": b.name, "logprobs": part["logprobs"]})
 		if b.kind == "text" {
-			event("content_part.done", map[string]any{"part": textPart(b.text)})
+			event("content_part.done", map[string]any{"part": part})
 		}
-		q.event("output_item.done", map[string]any{"output_index": i, "item": q.item(i, b, "completed")})
+		q.event("output_item.done", map[string]any{"output_index": i, "item": q.item(i, b)})
 	}
 }
 
@@ -235,6 +254,15 @@ func (q *responses) end(failed error) {
 	}
 	q.v.mu.Lock()
 	q.v.responses[q.answerID("resp_")] = append(slices.Clip(earlier), q.said)
+	for i, b := range q.blocks {
+		item := responseItem{Type: "function_call", CallID: b.id, Name: b.name, Arguments: b.text}
+		if b.kind == "text" {
+			item = responseItem{Role: "assistant", Content: responseParts{{Type: "output_text", Text: b.text}}}
+		} else if b.kind == "thinking" {
+			item = responseItem{Type: "reasoning", Content: responseParts{{Type: "reasoning_text", Text: b.text}}}
+		}
+		q.v.items[q.itemID(i, b)] = item
+	}
 	q.v.mu.Unlock()
 	if form := q.form(status, reason); q.stream {
 		q.event(status, map[string]any{"response": form})
@@ -245,19 +273,22 @@ func (q *responses) end(failed error) {
 
 // form is the response so far.
 func (q *responses) form(status string, reason any) map[string]any {
-	output, usage := []any{}, any(nil)
+	output, usage, previous := []any{}, any(nil), any(nil)
+	if q.previous != "" {
+		previous = q.previous
+	}
 	if status != "in_progress" {
 		for i, b := range q.blocks {
-			output = append(output, q.item(i, b, status))
+			output = append(output, q.item(i, b))
 		}
 		usage = map[string]any{"input_tokens": q.numPrompt, "output_tokens": q.numNew, "total_tokens": q.numPrompt + q.numNew,
 			"input_tokens_details":  map[string]any{"cached_tokens": 0, "cache_write_tokens": 0},
 			"output_tokens_details": map[string]any{"reasoning_tokens": 0}}
 	}
 	return map[string]any{"id": q.answerID("resp_"), "object": "response", "created_at": q.created, "status": status, "error": nil,
-		"incomplete_details": reason, "model": cmp.Or(q.model, modelName), "output": output, "usage": usage, "parallel_tool_calls": true,
-		"instructions": nil, "metadata": map[string]any{}, "temperature": q.Temperature, "top_p": q.TopP, "tools": []any{},
-		"tool_choice": "auto", "text": map[string]any{"format": map[string]any{"type": "text"}}}
+		"incomplete_details": reason, "model": cmp.Or(q.model, modelName), "output": output, "usage": usage, "previous_response_id": previous,
+		"parallel_tool_calls": q.parallel == nil || *q.parallel, "instructions": nil, "metadata": map[string]any{},
+		"temperature": q.Temperature, "top_p": q.TopP, "tools": []any{}, "tool_choice": "auto", "text": map[string]any{"format": map[string]any{"type": "text"}}}
 }
 
 func (q *responses) itemID(i int, b block) string {
@@ -265,11 +296,14 @@ func (q *responses) itemID(i int, b block) string {
 }
 
 // item is block i as an item of the output.
-func (q *responses) item(i int, b block, status string) map[string]any {
-	item := map[string]any{"id": q.itemID(i, b), "status": status}
+func (q *responses) item(i int, b block) map[string]any {
+	item := map[string]any{"id": q.itemID(i, b), "status": "completed"}
+	if last := i == len(q.blocks)-1; last && (q.reply == nil || q.reply.Finish == rollout.FinishLength) {
+		item["status"] = "incomplete"
+	}
 	switch b.kind {
 	case "text":
-		item["type"], item["role"], item["content"] = "message", "assistant", []any{textPart(b.text)}
+		item["type"], item["role"], item["content"] = "message", "assistant", []any{q.textPart(b.text)}
 	case "thinking":
 		item["content"] = []any{map[string]any{"type": "reasoning_text", "text": b.text}}
 		item["type"], item["summary"] = "reasoning", []any{}
@@ -279,8 +313,12 @@ func (q *responses) item(i int, b block, status string) map[string]any {
 	return item
 }
 
-func textPart(text string) map[string]any {
-	return map[string]any{"type": "output_text", "text": text, "annotations": []any{}, "logprobs": []any{}}
+func (q *responses) textPart(text string) map[string]any {
+	part := map[string]any{"type": "output_text", "text": text, "annotations": []any{}, "logprobs": []any{}}
+	if q.logprobs && q.reply != nil {
+		part["logprobs"] = q.logProbs(q.reply)
+	}
+	return part
 }
 
 // event sends an event of a response; all have a number.

@@ -80,13 +80,22 @@ func NewServer(chat *multimodal.Chat, gen rollout.Generator, c ServerConfig) (*S
 	}
 	mux.HandleFunc("POST /v1/messages/count_tokens", s.answer(s.countTokens))
 	mux.HandleFunc("GET /v1/models", s.answer(func(_ *visit, w http.ResponseWriter, _ *http.Request) error {
-		model := map[string]any{"id": modelName, "object": "model", "created": 0, "owned_by": "molt"}
-		return send(w, "", map[string]any{"object": "list", "data": []any{model}})
+		return send(w, "", map[string]any{"object": "list", "data": []any{model(modelName)}, "has_more": false, "first_id": modelName,
+			"last_id": modelName})
+	}))
+	mux.HandleFunc("GET /v1/models/{id}", s.answer(func(_ *visit, w http.ResponseWriter, r *http.Request) error {
+		return send(w, "", model(r.PathValue("id")))
 	}))
 	mux.HandleFunc("/", s.answer(func(_ *visit, _ http.ResponseWriter, r *http.Request) error {
-		return fmt.Errorf("%w %s %s", errPath, r.Method, r.URL.Path)
+		return fmt.Errorf("%w %s %.200s", errPath, r.Method, r.RequestURI)
 	}))
-	s.http = http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Minute,
+	versioned := func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.URL.Path, "/v1/") { // some clients put no version behind the base URL
+			r.URL.Path = "/v1" + r.URL.Path
+		}
+		mux.ServeHTTP(w, r)
+	}
+	s.http = http.Server{Handler: http.HandlerFunc(versioned), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Minute,
 		ErrorLog: log.New(io.Discard, "", 0)}
 	go s.http.Serve(listener) // until Close
 	return s, nil
@@ -94,6 +103,12 @@ func NewServer(chat *multimodal.Chat, gen rollout.Generator, c ServerConfig) (*S
 
 // Close ends the server and all requests.
 func (s *Server) Close() error { return s.http.Close() }
+
+// model is what is said of a model, in OpenAI's form and in Anthropic's.
+func model(id string) any {
+	return map[string]any{"id": id, "object": "model", "created": 0, "owned_by": "molt", "type": "model", "display_name": id,
+		"created_at": "1970-01-01T00:00:00Z"}
+}
 
 // visit is the session of one rollout at the server.
 type visit struct {
@@ -106,6 +121,7 @@ type visit struct {
 	mu        sync.Mutex
 	asked     map[digest]uint64               // how often the same was asked
 	responses map[string][]multimodal.Message // conversations by the id of the response that they end with
+	items     map[string]responseItem         // of these, by their ids
 	full, cut bool                            // the last call found no room; its reply reached its limit of tokens
 	dead      error                           // of the generator
 }
@@ -113,7 +129,7 @@ type visit struct {
 // open lets an agent in until the visit is closed. Its requests end with ctx.
 func (s *Server) open(ctx context.Context, spec rollout.Spec) *visit {
 	v := &visit{Session: NewSession(s.chat, s.gen, s.config.Images, s.config.Context), spec: spec, token: "molt-" + rand.Text(),
-		asked: map[digest]uint64{}, responses: map[string][]multimodal.Message{}}
+		asked: map[digest]uint64{}, responses: map[string][]multimodal.Message{}, items: map[string]responseItem{}}
 	ctx, cancel := context.WithCancelCause(ctx)
 	key := sha256.Sum256([]byte(v.token))
 	v.ctx, v.close = ctx, func() []*rollout.Trajectory {

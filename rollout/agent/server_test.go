@@ -346,7 +346,7 @@ func TestWhatIsHeldBackIsEnough(t *testing.T) {
 		for k := range uint64(6) {
 			text += words[rollout.MixSeed(seed, k)%uint64(len(words))]
 		}
-		s := &speech{decoder: multimodal.NewStream(chat.Tokenizer()), stops: [][]string{nil, {"STOP"}}[seed%2], thinks: seed%3 > 0, thinking: seed%3 > 1, calls: seed%5 > 0, style: chat.Calls()}
+		s := &speech{decoder: multimodal.NewStream(chat.Tokenizer()), stops: [][]string{nil, {"STOP"}}[seed%2], thinks: seed%3 > 0, thinking: seed%3 > 1, offered: [][]string{nil, {"f"}, {"f"}, {"f"}, {"f"}}[seed%5], style: chat.Calls()}
 		var before multimodal.Message
 		for i := range len(text) + 1 {
 			if i < len(text) {
@@ -590,7 +590,7 @@ func TestARequestThatCannotBeMetNamesItsKey(t *testing.T) {
 		`,"temperature":-1`:                                                    "temperature: must be from 0 to 100: it is -1",
 		`,"temperature":"hot"`:                                                 "temperature: ",
 		`,"top_p":0`:                                                           "top_p: must be above 0",
-		`,"max_tokens":-4`:                                                     "max_tokens: must not be negative: it is -4",
+		`,"max_tokens":-4`:                                                     "max_tokens: must be at least 1: it is -4",
 		`,"top_logprobs":21`:                                                   "top_logprobs: must be from 0 to 20: it is 21",
 		`,"stop":""`:                                                           "stop: ",
 		`,"tool_choice":"required"`:                                            "tool_choice: the request has no tools",
@@ -707,7 +707,7 @@ func TestALostReplyIsGivenAgain(t *testing.T) {
 		for lost, wait := false, time.Now(); !lost && time.Since(wait) < 20*time.Second; { // until the server has noticed
 			s.v.Session.mu.Lock()
 			for _, r := range s.v.replies {
-				lost = r.lost
+				lost = r.held == 0
 			}
 			s.v.Session.mu.Unlock()
 			time.Sleep(time.Millisecond)

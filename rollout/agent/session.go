@@ -66,6 +66,7 @@ type Call struct {
 	Stop     rollout.Matcher
 	OnPrompt func(tokens int) // that the model sees, before it replies
 	OnToken  func(rollout.Generated)
+	Hold     func() error // waits, before the reply is recorded, for what must succeed with it; after an error it does not count; may be nil
 	// Message is the reply as the client gets it, who will send it back as part of a later conversation; nil: its text as content.
 	Message func(text string) multimodal.Message
 	// Key stands for all that the client asked for; Again says that it asks once more for what it may not have got. Then, and where a reply
@@ -81,7 +82,7 @@ type Reply struct {
 	Message multimodal.Message
 	Prompt  int // tokens before the reply, the opening included
 	session *Session
-	lost    bool
+	held    int // how many of those that it was given to may have got it
 }
 
 // NewSession starts the record of a rollout. images may be nil.
@@ -108,8 +109,8 @@ func (s *Session) Call(ctx context.Context, c Call) (*Reply, error) {
 		s.mu.Unlock()
 		return nil, fmt.Errorf("%w: the session is closed: its rollout has ended", errPrompt)
 	}
-	if r := s.replies[c.Key]; keyed && r != nil && (c.Again || r.lost) {
-		r.lost = false
+	if r := s.replies[c.Key]; keyed && r != nil && (c.Again || r.held == 0) {
+		r.held++
 		s.mu.Unlock()
 		return r, nil
 	}
@@ -153,6 +154,9 @@ func (s *Session) Call(ctx context.Context, c Call) (*Reply, error) {
 		s.fault = err
 	}
 	s.mu.Unlock()
+	if err == nil && c.Hold != nil {
+		err = c.Hold()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +167,8 @@ func (s *Session) Call(ctx context.Context, c Call) (*Reply, error) {
 type prompt struct {
 	rollout.Request
 	at     *turn
-	images int // of the turn's
+	images int    // of the turn's
+	sum    digest // of the conversation
 }
 
 // grow is p with more ids behind it, and the images of messages at their placeholders in these.
@@ -197,18 +202,19 @@ func (s *Session) prompt(c Call) (prompt, error) {
 		p, ids := s.findText(c)
 		return s.grow(p, slices.Concat(ids, c.Opening))
 	}
-	sums, err := conversation(c.Messages, c.Options)
+	sums, err := s.conversation(c.Messages, c.Options)
 	if i := slices.IndexFunc(c.Messages, func(m multimodal.Message) bool { return m.Parts != nil }); i >= 0 && s.images == nil {
 		err = fmt.Errorf("message %d has an image, but the model reads only text", i)
 	}
 	if err != nil {
 		return prompt{}, err
 	}
+	sum := sums[len(sums)-1]
 	if p, last := s.find(c.Messages, sums); p.at != nil && last < len(c.Messages) {
 		said := p.at.reply.Tokens
 		stopped := len(said) > 0 && slices.Contains(s.chat.StopIDs(), said[len(said)-1].ID()) // a stop string does not end a turn
 		delta, err := s.chat.Delta(p.at.history, p.at.reply.Text, stopped, c.Messages[last:], c.Options)
-		if err == nil {
+		if p.sum = sum; err == nil {
 			return s.grow(p, slices.Concat(delta, c.Opening), c.Messages[last:]...)
 		}
 	}
@@ -216,7 +222,7 @@ func (s *Session) prompt(c Call) (prompt, error) {
 	if err != nil {
 		return prompt{}, err
 	}
-	return s.grow(prompt{}, slices.Concat(ids, c.Opening), c.Messages...)
+	return s.grow(prompt{sum: sum}, slices.Concat(ids, c.Opening), c.Messages...)
 }
 
 // upTo is the prompt that ends with a recorded reply.
@@ -272,12 +278,18 @@ func (s *Session) record(c Call, p prompt, done rollout.Completion) (*Reply, err
 	if s.closed {
 		return nil, errors.New("the session was closed while the model replied: the reply does not count")
 	}
-	r := &Reply{Completion: done, Prompt: len(p.IDs), session: s}
-	r.Text = s.chat.Decode(slices.Concat(c.Opening, r.ids()[:len(done.Tokens)-done.NumStop]))
+	r := &Reply{Completion: done, Prompt: len(p.IDs), session: s, held: 1}
+	said := r.ids()[:len(done.Tokens)-done.NumStop]
+	if r.Text = s.chat.Decode(slices.Concat(c.Opening, said)); c.IDs != nil { // it goes on from text
+		last := p.IDs[len(p.IDs)-1:]
+		if text, ok := strings.CutPrefix(s.chat.Decode(slices.Concat(last, said)), s.chat.Decode(last)); ok {
+			r.Text = text
+		}
+	}
 	if r.Message = (multimodal.Message{Role: "assistant", Content: r.Text}); c.Message != nil {
 		r.Message = c.Message(r.Text)
 	}
-	sums, err := conversation(append(slices.Clip(c.Messages), r.Message), c.Options)
+	sum, err := follow(p.sum, r.Message, true)
 	segment, start := &rollout.Trajectory{}, 0
 	if p.at != nil {
 		segment, start = p.at.segment, p.at.length
@@ -300,7 +312,7 @@ func (s *Session) record(c Call, p prompt, done rollout.Completion) (*Reply, err
 	}
 	t := &turn{segment: segment, length: segment.Len(), history: slices.Clone(c.Messages), reply: r}
 	if c.IDs == nil {
-		s.turns[sums[len(sums)-1]] = t
+		s.turns[sum] = t
 	} else if t.length -= done.NumStop; c.Text == "" || r.Text == r.Message.Content { // else the stop begins within a token
 		if c.Text != "" {
 			t.text = c.Text + r.Text
@@ -317,7 +329,7 @@ func (s *Session) record(c Call, p prompt, done rollout.Completion) (*Reply, err
 func (r *Reply) Lost() {
 	r.session.mu.Lock()
 	defer r.session.mu.Unlock()
-	r.lost = true
+	r.held--
 }
 
 // ids are those of what the model said, its stop included.
@@ -341,20 +353,33 @@ func (s *Session) Close() []*rollout.Trajectory {
 }
 
 // conversation gives the digest of what the template is given before the first message and after each.
-func conversation(messages []multimodal.Message, opts multimodal.RenderOptions) ([]digest, error) {
+func (s *Session) conversation(messages []multimodal.Message, opts multimodal.RenderOptions) ([]digest, error) {
 	head, err := json.Marshal([]any{opts.Tools, opts.Extra})
 	sums := []digest{sha256.Sum256(head)}
 	for i, m := range messages {
-		if m.Role == "assistant" { // of what it said a client may leave out the thoughts and how it writes the arguments
-			m.Reasoning, m.Extra, m.ToolCalls = "", nil, normal(m.ToolCalls)
+		sum, bad := follow(sums[i], m, true)
+		s.mu.Lock()
+		recorded := s.turns[sum] != nil
+		s.mu.Unlock()
+		if !recorded && bad == nil {
+			sum, bad = follow(sums[i], m, false)
 		}
-		text, bad := json.Marshal(m)
 		if bad != nil {
 			err = errors.Join(err, fmt.Errorf("message %d: %w", i, bad))
 		}
-		sums = append(sums, sha256.Sum256(append(sums[len(sums)-1][:], text...)))
+		sums = append(sums, sum)
 	}
 	return sums, err
+}
+
+// follow is the digest of a conversation with one more message. Of what the model said a client may leave out the thoughts, and may write
+// the arguments of calls otherwise.
+func follow(sum digest, m multimodal.Message, said bool) (digest, error) {
+	if said && m.Role == "assistant" {
+		m.Reasoning, m.Extra, m.ToolCalls = "", nil, normal(m.ToolCalls)
+	}
+	text, err := json.Marshal(m)
+	return sha256.Sum256(append(sum[:], text...)), err
 }
 
 // normal is a list of tool calls with one way to write the same.

@@ -19,11 +19,12 @@ type speech struct {
 	ends     []int32 // tokens that end a reply, which are no text
 	given    int     // bytes of text that the reply was made to start with: no stop strings are looked for in these
 	stops    []string
-	thinking bool // it starts within its thoughts
-	thinks   bool // thoughts at the start are set apart, and
-	calls    bool // tool calls in the model's
+	thinking bool     // it starts within its thoughts
+	thinks   bool     // thoughts at the start are set apart
+	offered  []string // tools, calls of which are set apart where there are any
+	single   bool     // only the first call is shown
 	style    multimodal.CallStyle
-	id       uint64 // of which their ids are made
+	id       uint64 // of which the ids of calls are made
 }
 
 // add takes the next token.
@@ -44,7 +45,7 @@ func (s *speech) message(done bool) multimodal.Message {
 	if s.thinks {
 		m.Reasoning, m.Content = s.thoughts(m.Content, done)
 	}
-	if s.calls {
+	if s.offered != nil {
 		m.Content, m.ToolCalls = s.toolCalls(m.Content, done)
 	}
 	return m
@@ -66,6 +67,13 @@ func (s *speech) thoughts(text string, done bool) (reasoning, content string) {
 // toolCalls takes calls out of text and gives them as the chat API does, with ids that the templates of Mistral's models accept.
 func (s *speech) toolCalls(text string, done bool) (content string, list json.RawMessage) {
 	content, calls := s.style.Cut(text, done)
+	strange := func(c multimodal.ToolCall) bool { return !slices.Contains(s.offered, c.Name) }
+	if s.style.Bare() && slices.ContainsFunc(calls, strange) { // JSON that is an answer
+		return text, nil
+	}
+	if s.single && len(calls) > 1 {
+		calls = calls[:1]
+	}
 	forms := make([]any, len(calls))
 	for i, c := range calls {
 		form := callForm(fmt.Sprintf("%09x", (s.id+uint64(i))&(1<<36-1)), c.Name, c.Arguments)
@@ -75,4 +83,96 @@ func (s *speech) toolCalls(text string, done bool) (content string, list json.Ra
 		list, _ = json.Marshal(forms) // cannot fail
 	}
 	return content, list
+}
+
+// callForm is a call as OpenAI's chat completions have it.
+func callForm(id, name, arguments string) map[string]any {
+	return map[string]any{"id": id, "type": "function", "function": map[string]any{"name": name, "arguments": arguments}}
+}
+
+// block is a part of a reply for APIs that have it in parts: "thinking", "text" or a "call" of a tool.
+type block struct{ kind, text, id, name string }
+
+// blocks are the parts of m.
+func blocks(m multimodal.Message, done bool) (list []block) {
+	if m.Reasoning != "" {
+		list = append(list, block{kind: "thinking", text: m.Reasoning})
+	}
+	if m.Content != "" {
+		list = append(list, block{kind: "text", text: m.Content})
+	}
+	var calls []struct {
+		ID       string
+		Function struct{ Name, Arguments string }
+	}
+	_ = json.Unmarshal(m.ToolCalls, &calls) // which speech has made
+	for _, c := range calls {
+		list = append(list, block{"call", c.Function.Arguments, c.ID, c.Function.Name})
+	}
+	if list == nil && done {
+		list = []block{{kind: "text"}}
+	}
+	return list
+}
+
+// flow is a reply in blocks, and turns their growth into events: block i does "start", "delta" by more text, or "stop".
+type flow struct {
+	blocks  []block
+	reply   *Reply // nil until it is complete
+	started bool   // a stream
+	known   []block
+	ended   int
+}
+
+// to makes events of what blocks have beyond those that are known.
+func (f *flow) to(event func(what string, i int, b block, more string)) {
+	for i, b := range f.blocks {
+		if i == len(f.known) {
+			f.known = append(f.known, block{})
+			event("start", i, b, "")
+		}
+		if more := after(b.text, f.known[i].text); more != "" {
+			event("delta", i, b, more)
+		}
+		if f.known[i] = b; f.ended == i && (f.reply != nil || i < len(f.blocks)-1) {
+			f.ended++
+			event("stop", i, b, "")
+		}
+	}
+}
+
+// logProb is a token's, as OpenAI's APIs have it.
+type logProb struct {
+	Token   string  `json:"token"`
+	LogProb float32 `json:"logprob"`
+	Bytes   []int   `json:"bytes"`
+}
+
+// logProbs are those of what r says, each with the likeliest tokens there, where they are known.
+func (q *ask) logProbs(r *Reply) []chosen {
+	form := func(id int32, logp float32) (p logProb) {
+		text := q.s.chat.Tokenizer().Bytes(id)
+		p.Token, p.LogProb = strings.ToValidUTF8(string(text), "\uFFFD"), logp
+		for _, b := range text {
+			p.Bytes = append(p.Bytes, int(b))
+		}
+		return p
+	}
+	list := make([]chosen, len(r.Tokens)-r.NumStop)
+	for i := range list {
+		g, top := r.Tokens[i], []logProb{}
+		if r.Top != nil {
+			for _, t := range r.Top[i][:min(q.top, len(r.Top[i]))] {
+				top = append(top, form(t.ID, t.LogP))
+			}
+		}
+		list[i] = chosen{form(g.ID(), g.LogP()), top}
+	}
+	return list
+}
+
+// chosen is a token's log-prob, and those of others.
+type chosen struct {
+	logProb
+	Top []logProb `json:"top_logprobs"`
 }

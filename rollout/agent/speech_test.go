@@ -19,7 +19,7 @@ const listing = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_c
 // hear has a speech take a text, as a reply that it is the rest of.
 func hear(t *testing.T, chat *multimodal.Chat, opening, text string, id uint64) multimodal.Message {
 	t.Helper()
-	s := &speech{decoder: multimodal.NewStream(chat.Tokenizer()), calls: true, style: chat.Calls(), id: id}
+	s := &speech{decoder: multimodal.NewStream(chat.Tokenizer()), offered: []string{"f"}, style: chat.Calls(), id: id}
 	s.text.WriteString(opening)
 	for _, token := range chat.Encode(text) {
 		g, err := rollout.Mint(token, 0, 0, 1, true)

@@ -325,7 +325,7 @@ def messages_errors(to):
         kind(lambda: write(claude({**to, "key": "no"}), [said("a")])),
         kind(lambda: write(client, [said("a")], tools=[{"type": "web_search_20250305", "name": "web_search"}])),
         kind(lambda: write(client, [said("long " * 2000)])),
-        kind(lambda: client.models.retrieve("claude")),
+        kind(lambda: client.messages.batches.retrieve("b")),
         kind(lambda: write(client, [said(" " * (33 << 20))])),
     ]
 
