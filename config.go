@@ -60,6 +60,9 @@ func (c Config) Validate() error {
 	if c.Algo.Estimator == "pass_at_k" && c.Algo.PassK > c.Rollout.Samples {
 		errs = append(errs, fmt.Errorf("algo.pass_k is %d, but a group has only [rollout] samples = %d", c.Algo.PassK, c.Rollout.Samples))
 	}
+	if c.Rollout.Samples == 1 && estimators.Needs(c.Algo.Estimator, estimators.Groups) {
+		errs = append(errs, fmt.Errorf("[rollout] samples = 1: %s compares the rollouts of a group, which needs two or more", c.Algo.Estimator))
+	}
 	if c.Rollout.PartialGroups && estimators.Needs(c.Algo.Estimator, estimators.Groups) {
 		errs = append(errs, fmt.Errorf("[rollout] partial_groups: %s compares the rollouts of a whole group; leave it out, and a group "+
 			"that lost one is replaced", c.Algo.Estimator))

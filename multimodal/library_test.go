@@ -139,3 +139,67 @@ func library(t *testing.T, files, texts []string) (answers [][]libraryAnswer) {
 	}
 	return answers
 }
+
+// What goes on from a text is encoded and decoded as within it: no space comes in between, and none is lost.
+func TestATextGoesOnWithoutTheSpaceOfABeginning(t *testing.T) {
+	const (
+		spaces   = `{"type":"Replace","pattern":{"String":" "},"content":"▁"}`
+		back     = `{"type":"Replace","pattern":{"String":"▁"},"content":" "}`
+		special  = `{"id":22,"content":"<x>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}`
+		fallback = `{"type":"Sequence","decoders":[` + back + `,{"type":"ByteFallback"},{"type":"Fuse"}%s]}`
+		strip    = `,{"type":"Strip","content":" ","start":1,"stop":0}`
+	)
+	files := map[string]string{
+		"Llama 2": marked(`{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},`+spaces+`]}`, "null", fmt.Sprintf(fallback, strip), special, `,"byte_fallback":true`),
+		"Gemma":   marked(spaces, "null", fmt.Sprintf(fallback, ""), special, `,"byte_fallback":true`),
+	}
+	for _, scheme := range []string{"always", "first", "never"} {
+		metaspace := fmt.Sprintf(`{"type":"Metaspace","replacement":"▁","prepend_scheme":%q,"split":true}`, scheme)
+		files["metaspace "+scheme] = marked("null", metaspace, `{"type":"Sequence","decoders":[`+metaspace+`,{"type":"ByteFallback"},{"type":"Fuse"}]}`, special, `,"byte_fallback":true`)
+	}
+	rng := rand.New(rand.NewPCG(3, 4))
+	write := func() (text string) {
+		for range rng.IntN(6) {
+			text += []string{"a", "b", "abc", " ", "  ", " ab", "\n", "日", "1"}[rng.IntN(9)]
+		}
+		return text
+	}
+	for name, file := range files {
+		tok, err := load(t, map[string]string{"tokenizer.json": file})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for range 500 {
+			before, after := "a"+write(), write()
+			ids := tok.EncodeAfter(after)
+			stream, shown := NewStreamAfter(tok), ""
+			for _, id := range ids {
+				shown += stream.Next(id)
+			}
+			if shown += stream.Flush(); shown != after {
+				t.Fatalf("%s: %q after %q is shown as %q", name, after, before, shown)
+			}
+			if all := tok.Decode(slices.Concat(tok.Encode(before), ids)); all != before+after {
+				t.Fatalf("%s: %q and %q are %q", name, before, after, all)
+			}
+		}
+	}
+}
+
+func TestTheBytesOfATokenAreThoseThatItStandsForWithinAText(t *testing.T) {
+	tok, err := load(t, map[string]string{"tokenizer.json": marked(`{"type":"Replace","pattern":{"String":" "},"content":"▁"}`, "null",
+		`{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"}]}`,
+		`{"id":22,"content":"<x>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}`, `,"byte_fallback":true`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for token, want := range map[string]string{"▁a": " a", "<0xE6>": "\xe6", "<x>": "<x>"} {
+		id, ok := tok.ID(token)
+		if got := tok.Bytes(id); !ok || string(got) != want {
+			t.Errorf("%q: %q, want %q", token, got, want)
+		}
+	}
+	if got := tok.Bytes(1 << 20); got != nil {
+		t.Errorf("of no token: %q", got)
+	}
+}

@@ -12,7 +12,7 @@ type Config struct {
 	Prompts       int           `toml:"prompts"`        // groups in a batch
 	Samples       int           `toml:"samples"`        // rollouts of one prompt: the size of a group
 	MaxTurns      int           `toml:"max_turns"`      // model calls of a step-style agent in one rollout
-	MaxTokens     int           `toml:"max_tokens"`     // new tokens in one turn
+	MaxTokens     int           `toml:"max_tokens"`     // new tokens in one turn; a chat agent's own number holds instead
 	Temperature   float32       `toml:"temperature"`    // above 0: greedy tokens cannot be trained on
 	Timeout       time.Duration `toml:"timeout"`        // of one rollout, as "5m"; then it has failed
 	Concurrency   int           `toml:"concurrency"`    // rollouts that run at once

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // ReadTasks reads a file with one task a line, as JSON: {"messages": [{"role": "user", "content": "…"}], "answer":
@@ -50,6 +52,10 @@ func parseTask(line []byte) (Task, error) {
 	dec := json.NewDecoder(bytes.NewReader(line))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&t); err != nil {
+		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+			kind := strings.NewReplacer("slice", "list", "struct", "object").Replace(wrong.Type.Kind().String())
+			err = fmt.Errorf("%s: want %s, not %s", cmp.Or(wrong.Field, "the line"), kind, wrong.Value)
+		}
 		return Task{}, err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {

@@ -203,12 +203,14 @@ func (q *Queue) checkBounds(g *group, last error) {
 	for each := range q.batchGroups(k) {
 		t.addFailed(each)
 	}
+	kinds := strings.TrimPrefix(fmt.Sprint(t.Kinds), "map") // by name: [exit:3 timeout:1]
 	if size := c.Prompts * len(g.ended); float64(t.Failed) > c.MaxFailed*float64(size) {
 		q.die(fmt.Errorf("rollout: %d rollouts failed for one batch of %d, more than max_failed = %v allows: %s; the last: %w",
-			t.Failed, size, c.MaxFailed, strings.TrimPrefix(fmt.Sprint(t.Kinds), "map"), last))
+			t.Failed, size, c.MaxFailed, kinds, last))
 	} else if t.Out > c.MaxRefill*c.Prompts {
-		q.die(fmt.Errorf("rollout: %d groups taken out for one batch of %d (%d with equal scores, %d with failures), more than "+
-			"max_refill = %d batches: the data gives no signal", t.Out, c.Prompts, t.Filtered, t.Out-t.Filtered, c.MaxRefill))
+		q.die(fmt.Errorf("rollout: %d groups taken out for one batch of %d (%d with equal scores, %d with failures: %s), more than "+
+			"max_refill = %d batches: %w", t.Out, c.Prompts, t.Filtered, t.Out-t.Filtered, kinds, c.MaxRefill,
+			cmp.Or(last, errors.New("the data gives no signal"))))
 	}
 }
 

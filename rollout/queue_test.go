@@ -218,7 +218,7 @@ func TestRefillIsBounded(t *testing.T) {
 		}
 	}
 	_, _, err := q.Take()
-	wantError(t, err, "9 groups taken out for one batch of 2 (9 with equal scores, 0 with failures), more than max_refill = 4")
+	wantError(t, err, "9 groups taken out for one batch of 2 (9 with equal scores, 0 with failures: []), more than max_refill = 4")
 	if groups > 20 {
 		t.Errorf("%d rollouts", groups)
 	}

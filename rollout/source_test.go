@@ -37,14 +37,15 @@ func TestReadTasks(t *testing.T) {
 func TestABadLineNamesFileAndLine(t *testing.T) {
 	const good = `{"messages": [{"role": "user", "content": "1+1"}], "answer": "2"}` + "\n"
 	for line, want := range map[string]string{
-		`{"messages": [}`:                         "tasks.jsonl:2: invalid character",
-		`{"messages": []}`:                        `tasks.jsonl:2: "messages" is missing or empty`,
-		`{"messages": [{"content": "x"}]}`:        `tasks.jsonl:2: message 0 has no "role"`,
-		`{"messages": 3}`:                         "tasks.jsonl:2: json: cannot unmarshal number",
-		`[1]`:                                     "tasks.jsonl:2: json: cannot unmarshal array",
-		`{"messages": [{"role":"user"}]} {}`:      "tasks.jsonl:2: more than one",
-		`{"mesages": [{"role": "user"}]}`:         `tasks.jsonl:2: json: unknown field "mesages"`,
-		"\x00\xff":                                "tasks.jsonl:2: invalid character",
+		`{"messages": [}`:                               "tasks.jsonl:2: invalid character",
+		`{"messages": []}`:                              `tasks.jsonl:2: "messages" is missing or empty`,
+		`{"messages": [{"content": "x"}]}`:              `tasks.jsonl:2: message 0 has no "role"`,
+		`{"messages": 3}`:                               "tasks.jsonl:2: messages: want list, not number",
+		`{"messages": [{"role": "user"}], "answer": 5}`: "tasks.jsonl:2: answer: want string, not number",
+		`[1]`:                                "tasks.jsonl:2: the line: want object, not array",
+		`{"messages": [{"role":"user"}]} {}`: "tasks.jsonl:2: more than one",
+		`{"mesages": [{"role": "user"}]}`:    `tasks.jsonl:2: json: unknown field "mesages"`,
+		"\x00\xff":                           "tasks.jsonl:2: invalid character",
 		`{"messages": [{"role": "user"}], "ans":`: "tasks.jsonl:2: unexpected EOF",
 	} {
 		_, err := ReadTasks(write(t, good+line+"\n"+good))

@@ -236,7 +236,8 @@ func (q *ask) sampling() (rollout.Sampling, error) {
 	}
 	other := q.Temperature != run.Temperature || q.Exact() != run.Exact()
 	if other && q.s.config.Sampling == "refuse" && !q.v.spec.Greedy {
-		return run, bad("temperature, top_p, top_k or logit_bias are not the run's, at temperature %v: leave them out", run.Temperature)
+		return run, bad("temperature, top_p, top_k or logit_bias are not the run's, at temperature %v: leave them out, or let [rollout] "+
+			"client_sampling be another than refuse", run.Temperature)
 	}
 	if q.s.config.Sampling == "honour" {
 		run.Temperature, run.TopP, run.TopK, run.Bias = q.Temperature, q.TopP, q.TopK, q.Bias

@@ -53,7 +53,8 @@ func NewChatRunner(server *Server, make func() ChatAgent) (rollout.Runner, error
 			return nil, fmt.Errorf("agent: %w", errors.Join(v.dead, v.fault, err))
 		case len(samples) == 0:
 			return nil, &rollout.Failure{Kind: "no_reply",
-				Err: errors.New("agent: it ended without a reply of the model: let it call the API at BaseURL with APIKey")}
+				Err: errors.New("agent: it ended without a whole reply of the model: let it call the API at BaseURL with APIKey, for a " +
+					"program OPENAI_BASE_URL with OPENAI_API_KEY, and read to the end")}
 		}
 		out := &rollout.Rollout{Spec: spec, Samples: samples, Reward: res.Reward, Score: res.Reward, Rewards: res.Rewards, Info: res.Info,
 			Truncated: res.Truncated || v.full || v.cut}

@@ -100,7 +100,7 @@ func TestHowARolloutOfAChatAgentEnds(t *testing.T) {
 			return Result{}, errors.Join(err, boom)
 		}, "boom", false, 0, 0},
 		"never calls": {"a<|im_end|>", func(context.Context, *ChatContext) (Result, error) { return Result{Reward: 1}, nil },
-			"without a reply of the model", false, 0, 0},
+			"without a whole reply of the model", false, 0, 0},
 		"panics": {"a<|im_end|>", func(ctx context.Context, c *ChatContext) (Result, error) {
 			_, _ = c.say(ctx, "u")
 			panic("oh no")

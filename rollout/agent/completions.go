@@ -182,7 +182,7 @@ func (q *completions) logProbs(r *Reply) any {
 	}
 	tokens, logps, tops := []string{}, []float32{}, []any{}
 	for _, p := range q.ask.logProbs(r) {
-		top := map[string]float32{}
+		top := map[string]float32{p.Token: p.LogProb}
 		for _, t := range p.Top {
 			top[t.Token] = t.LogProb
 		}

@@ -107,6 +107,11 @@ func (c Config) Validate() error {
 // Open finds what c names. The standard error of programs is appended to the file log, if there is one; self asks the policy.
 func (c Config) Open(log string, self grade.Asker) (a Agent, err error) {
 	graded := c.Grader != "" || len(c.GraderCommand) > 0
+	for _, key := range []string{"messages", "tools", "add_generation_prompt"} {
+		if _, ok := c.Template[key]; ok {
+			return a, fmt.Errorf("[agent] template: %s is the conversation's own: leave it out", key)
+		}
+	}
 	switch {
 	case (c.Env == "") == (len(c.Command) == 0):
 		return a, fmt.Errorf("[agent] env = %q and command = %q: give one of the two, a registered agent or a program", c.Env, c.Command)

@@ -37,8 +37,11 @@ func (c Config) grader(log string, self grade.Asker) (grade.Grader, error) {
 		"regexp":      func() (grade.Grader, error) { return grade.Regexp(c.GraderArg) },
 		"json_schema": func() (grade.Grader, error) { return grade.JSONSchema(json.RawMessage(c.GraderArg)) },
 		"judge": func() (grade.Grader, error) {
-			if c.Judge.BaseURL != "" {
+			if c.Judge.BaseURL != "" || c.Judge.Model != "" {
 				self = c.Judge.Ask
+				if err := c.Judge.Validate(); err != nil {
+					return nil, err
+				}
 			}
 			return grade.Judge(self, c.GraderArg)
 		},
@@ -49,10 +52,10 @@ func (c Config) grader(log string, self grade.Asker) (grade.Grader, error) {
 	case make != nil:
 		g, err := make()
 		if err != nil {
-			err = fmt.Errorf("grader_arg of grader = %q: %w", c.Grader, err)
+			err = fmt.Errorf("grader = %q: %w", c.Grader, err)
 		}
 		return g, err
-	case c.GraderArg != "" || c.Judge.BaseURL != "" && c.Grader != "judge":
+	case c.GraderArg != "" || c.Judge.BaseURL+c.Judge.Model != "":
 		return nil, fmt.Errorf("grader_arg and judge are for graders that take them: %s", strings.Join(names, ", "))
 	case len(c.GraderCommand) > 0:
 		return Program{Command: c.GraderCommand, Log: log}.grade, nil

@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/molt-go/molt/multimodal"
 	"github.com/molt-go/molt/rollout"
+	"github.com/molt-go/molt/rollout/agent/grade"
 )
 
 var programs = map[string]func(){"asker": asker, "host": host, "judge": judge}
@@ -477,10 +478,17 @@ func TestSettingsOfAgentsThatCannotBeAreRefused(t *testing.T) {
 		`[agent] grader_arg and judge are for graders that take them: json_schema, j`:                                        {Env: "answer", Grader: "math", GraderArg: "x"},
 		`[agent] env = "anser" is not known; there are answer, largest`:                                                      {Env: "anser", Grader: "math"},
 		`[agent] grader = "regexp" needs a grader_arg`:                                                                       {Env: "answer", Grader: "regexp"},
-		`[agent] grader_arg of grader = "json_schema": grade: schema: `:                                                      {Env: "answer", Grader: "json_schema", GraderArg: "{"},
-		`[agent] grader_arg of grader = "regexp": grade: error parsing regexp`:                                               {Env: "answer", Grader: "regexp", GraderArg: "("},
+		`[agent] grader = "json_schema": grade: schema: `:                                                                    {Env: "answer", Grader: "json_schema", GraderArg: "{"},
+		`[agent] grader = "regexp": grade: error parsing regexp`:                                                             {Env: "answer", Grader: "regexp", GraderArg: "("},
 		`[agent] grader = "json_schema" needs a grader_arg`:                                                                  {Env: "answer", Grader: "json_schema"},
 		`[agent] grader "x" is not known; there are exact, exact_fold, math, and with grader_arg json_schema, judge, regexp`: {Env: "answer", Grader: "x"},
+		`[agent] grader = "judge": base_url = "": must be as http://`:                                                        {Env: "answer", Grader: "judge", Judge: grade.Endpoint{Model: "m"}},
+		`[agent] grader = "judge": model is missing`:                                                                         {Env: "answer", Grader: "judge", Judge: grade.Endpoint{BaseURL: "http://a/v1"}},
+		`[agent] grader = "judge": base_url = "a/v1": must be as http`:                                                       {Env: "answer", Grader: "judge", Judge: grade.Endpoint{BaseURL: "a/v1", Model: "m"}},
+		`[agent] grader = "judge": key_env: set the environment variable NOT_SET_HERE`:                                       {Env: "answer", Grader: "judge", Judge: grade.Endpoint{BaseURL: "https://a", Model: "m", KeyEnv: "NOT_SET_HERE"}},
+		`[agent] grader = "judge": grade: the prompt of a judge needs {reply}`:                                               {Env: "answer", Grader: "judge", GraderArg: "x"},
+		`[agent] grader_arg and judge are for graders that take them: `:                                                      {Env: "answer", Grader: "math", Judge: grade.Endpoint{Model: "m"}},
+		`[agent] template: messages is the conversation's own: leave it out`:                                                 {Env: "largest", Template: map[string]any{"messages": []any{}}},
 		`[agent] env = "answer" needs a grader: give one as in grader = "math"`:                                              {Env: "answer"},
 		`[agent] grader "maths" is not known; there are exact, exact_fold, math`:                                             {Env: "answer", Grader: "maths"},
 		`[agent] command = ["no-such-program" "x"]: exec: "no-such-program": `:                                               {Command: []string{"no-such-program", "x"}},

@@ -315,7 +315,7 @@ func (q *responses) item(i int, b block) map[string]any {
 
 func (q *responses) textPart(text string) map[string]any {
 	part := map[string]any{"type": "output_text", "text": text, "annotations": []any{}, "logprobs": []any{}}
-	if q.logprobs && q.reply != nil {
+	if q.logprobs && q.reply != nil && text != "" {
 		part["logprobs"] = q.logProbs(q.reply)
 	}
 	return part

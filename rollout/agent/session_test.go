@@ -242,3 +242,71 @@ func TestEveryTrainedTokenWasGeneratedWhereItStands(t *testing.T) {
 		t.Logf("%s: %d segments, %d branches", name, segments, branches)
 	}
 }
+
+// A reply that one client has taken again is not lost because the first one, who waited for it, is gone.
+func TestAReplyThatWasTakenAgainIsNotLost(t *testing.T) {
+	chat, made := byteChat(t, chatML), 0
+	started, finish := make(chan bool), make(chan bool)
+	gen := rollout.GeneratorFunc(func(ctx context.Context, r rollout.Request) (rollout.Completion, error) {
+		if made++; made == 1 {
+			started <- true
+			<-finish
+		}
+		return script(fmt.Sprint(made, "<|im_end|>"), r).Generate(ctx, r)
+	})
+	s := NewSession(chat, gen, nil, 600)
+	ask := func(again bool) *Reply {
+		r, err := s.Call(t.Context(), Call{Messages: User("u"), Key: [32]byte{1}, Again: again, Sampling: rollout.Sampling{Temperature: 1}})
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		return r
+	}
+	first, second := make(chan *Reply), make(chan *Reply)
+	go func() { first <- ask(false) }()
+	<-started
+	go func() { second <- ask(true) }() // waits for the first one's
+	close(finish)
+	a, b := <-first, <-second
+	if a.Lost(); a != b || ask(false) == a || made != 2 {
+		t.Errorf("%q, then %q, %d replies", a.Text, b.Text, made)
+	}
+	b.Lost()
+	if ask(true) == nil || made != 2 {
+		t.Errorf("%d replies", made)
+	}
+}
+
+// What a client says that the model has said is no less than what others say: an edit of it starts a new segment.
+func TestAnEditOfAReplyThatTheClientMadeUpIsSeen(t *testing.T) {
+	const shows = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.reasoning_content or '' }}{{ m.k or '' }}{{ m.content }}" +
+		"{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+	chat := byteChat(t, shows)
+	said := func(m multimodal.Message) multimodal.Message { m.Role = "assistant"; return m }
+	calls := func(text string) json.RawMessage { return json.RawMessage(text) }
+	for name, c := range map[string]struct {
+		before, after multimodal.Message
+		samples       int
+	}{
+		"nothing":       {said(multimodal.Message{Content: "a"}), said(multimodal.Message{Content: "a"}), 1},
+		"thoughts":      {said(multimodal.Message{Content: "a", Reasoning: "x"}), said(multimodal.Message{Content: "a", Reasoning: "y"}), 2},
+		"another field": {said(multimodal.Message{Extra: map[string]json.RawMessage{"k": calls("1")}}), said(multimodal.Message{Extra: map[string]json.RawMessage{"k": calls("2")}}), 2},
+		"custom calls":  {said(multimodal.Message{ToolCalls: calls(`[{"type":"custom","custom":"a"}]`)}), said(multimodal.Message{ToolCalls: calls(`[{"type":"custom","custom":"b"}]`)}), 2},
+	} {
+		s := NewSession(chat, &saying{texts: []string{"r<|im_end|>"}}, nil, 900)
+		ask := func(messages ...multimodal.Message) *Reply {
+			r, err := s.Call(t.Context(), Call{Messages: messages, Sampling: rollout.Sampling{Temperature: 1}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		u := User("u")[0]
+		r := ask(u, c.before, u)
+		ask(u, c.after, u, r.Message, u)
+		if samples := s.Close(); len(samples) != c.samples {
+			t.Errorf("%s: %d samples, want %d", name, len(samples), c.samples)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package grade
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"os"
 	"regexp"
 	"strconv"
@@ -46,8 +48,10 @@ func Judge(ask Asker, template string) (Grader, error) {
 	if template == "" {
 		template = JudgePrompt
 	}
-	if ask == nil || !strings.Contains(template, "{reply}") {
-		return nil, errors.New("grade: a judge needs a model to ask, and a template with {reply} in it")
+	if ask == nil {
+		return nil, errors.New("grade: a judge needs a model to ask")
+	} else if !strings.Contains(template, "{reply}") {
+		return nil, errors.New("grade: the prompt of a judge needs {reply} in it, where the reply stands")
 	}
 	return func(ctx context.Context, task rollout.Task, reply string) (float64, error) {
 		var messages []string
@@ -105,17 +109,29 @@ type Endpoint struct {
 	Body    map[string]any `toml:"body"`     // further fields of a request, such as temperature
 }
 
+// Validate lists what is wrong with e.
+func (e Endpoint) Validate() error {
+	var errs []error
+	if u, err := url.Parse(e.BaseURL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		errs = append(errs, fmt.Errorf("base_url = %q: must be as http://127.0.0.1:8000/v1", e.BaseURL))
+	}
+	if e.Model == "" {
+		errs = append(errs, errors.New("model is missing: the name that the server has for it"))
+	}
+	if e.KeyEnv != "" && os.Getenv(e.KeyEnv) == "" {
+		errs = append(errs, fmt.Errorf("key_env: set the environment variable %s to the key of %s", e.KeyEnv, e.BaseURL))
+	}
+	return errors.Join(errs...)
+}
+
 // Ask is an Asker. Where the connection fails or the server has a fault of its own (5xx), it tries up to three times more
 // while ctx lasts, after 0.25, 0.5 and 1 seconds.
 func (e Endpoint) Ask(ctx context.Context, prompt string) (string, error) {
 	fields := map[string]any{"model": e.Model, "messages": []multimodal.Message{{Role: "user", Content: prompt}}}
 	maps.Copy(fields, e.Body)
 	body, err := json.Marshal(fields)
-	if err != nil {
+	if err = cmp.Or(e.Validate(), err); err != nil {
 		return "", err
-	}
-	if e.KeyEnv != "" && os.Getenv(e.KeyEnv) == "" {
-		return "", fmt.Errorf("set the environment variable %s to the key of %s", e.KeyEnv, e.BaseURL)
 	}
 	for wait := 250 * time.Millisecond; ; wait *= 2 {
 		reply, again, err := e.post(ctx, body)
@@ -132,8 +148,8 @@ func (e Endpoint) Ask(ctx context.Context, prompt string) (string, error) {
 
 // post makes one request, and says whether another may succeed where it failed.
 func (e Endpoint) post(ctx context.Context, body []byte) (reply string, again bool, err error) {
-	url := strings.TrimSuffix(e.BaseURL, "/") + "/chat/completions"
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	address := strings.TrimSuffix(e.BaseURL, "/") + "/chat/completions"
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
 	if err != nil {
 		return "", false, err
 	}
@@ -148,13 +164,13 @@ func (e Endpoint) post(ctx context.Context, body []byte) (reply string, again bo
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
 	if err != nil || resp.StatusCode != http.StatusOK {
-		return "", err != nil || resp.StatusCode >= 500, errors.Join(fmt.Errorf("%s: %s: %.300q", url, resp.Status, raw), err)
+		return "", err != nil || resp.StatusCode >= 500, errors.Join(fmt.Errorf("%s: %s: %.300q", address, resp.Status, raw), err)
 	}
 	var completion struct {
 		Choices []struct{ Message multimodal.Message }
 	}
 	if err := json.Unmarshal(raw, &completion); err != nil || len(completion.Choices) == 0 {
-		return "", false, errors.Join(fmt.Errorf("%s: no completion in %.300q", url, raw), err)
+		return "", false, errors.Join(fmt.Errorf("%s: no completion in %.300q", address, raw), err)
 	}
 	return completion.Choices[0].Message.Content, false, nil
 }

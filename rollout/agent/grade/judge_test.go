@@ -172,7 +172,7 @@ func TestEndpointTriesAgainOnlyWhereTheServerOrConnectionFailed(t *testing.T) {
 	}{{[]int{503, 0, 200}, 3, true}, {[]int{400}, 1, false}, {[]int{429}, 1, false}, {[]int{500}, 4, false}, {[]int{204}, 1, false}} {
 		t.Run(fmt.Sprint(c.statuses), func(t *testing.T) {
 			url, bodies := server(t, c.statuses...)
-			reply, err := Endpoint{BaseURL: url}.Ask(t.Context(), "hello")
+			reply, err := Endpoint{BaseURL: url, Model: "m"}.Ask(t.Context(), "hello")
 			if (err == nil) != c.ok || len(*bodies) != c.requests || c.ok && reply != "0.5" {
 				t.Errorf("%q, %v after %d requests, want %d", reply, err, len(*bodies), c.requests)
 			}
@@ -184,7 +184,7 @@ func TestEndpointEndsWithItsContext(t *testing.T) {
 	url, bodies := server(t, 500)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := (Endpoint{BaseURL: url}).Ask(ctx, "hello"); !errors.Is(err, context.DeadlineExceeded) || len(*bodies) > 1 {
+	if _, err := (Endpoint{BaseURL: url, Model: "m"}).Ask(ctx, "hello"); !errors.Is(err, context.DeadlineExceeded) || len(*bodies) > 1 {
 		t.Errorf("%v after %d requests", err, len(*bodies))
 	}
 }
