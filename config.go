@@ -61,7 +61,7 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("algo.pass_k is %d, but a group has only [rollout] samples = %d", c.Algo.PassK, c.Rollout.Samples))
 	}
 	if c.Rollout.Samples == 1 && estimators.Needs(c.Algo.Estimator, estimators.Groups) {
-		errs = append(errs, fmt.Errorf("[rollout] samples = 1: %s compares the rollouts of a group, which needs two or more", c.Algo.Estimator))
+		errs = append(errs, fmt.Errorf("[rollout] samples = 1: %s compares the rollouts of a group with each other", c.Algo.Estimator))
 	}
 	if c.Rollout.PartialGroups && estimators.Needs(c.Algo.Estimator, estimators.Groups) {
 		errs = append(errs, fmt.Errorf("[rollout] partial_groups: %s compares the rollouts of a whole group; leave it out, and a group "+

@@ -56,7 +56,7 @@ type ask struct {
 
 // dialect is how a vendor's API asks and answers. What answers holds ask.mu.
 type dialect interface {
-	// keys are those of a request that it knows, by where their values go: nil where they change nothing here.
+	// keys are those of a request that it knows, by where their values go.
 	keys() map[string]any
 	// read puts into the vendor-neutral form of a request what keys alone could not.
 	read() error
@@ -150,10 +150,12 @@ func (q *ask) call() Call {
 	return c
 }
 
-// empty are values of keys that ask for nothing.
-var empty = []string{"null", "[]", "{}"}
+// empty are values that ask for nothing; hints are keys of the vendors' APIs that change nothing here, whatever they ask for.
+var empty, hints = []string{"null", "[]", "{}"}, []string{"cache_control", "context_management", "inference_geo", "max_tool_calls",
+	"metadata", "moderation", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning",
+	"reasoning_effort", "safety_identifier", "service_tier", "speed", "store", "stream_options", "truncation", "user", "verbosity"}
 
-// take reads a body. A key that is not known is an error if it asks for something.
+// take reads a body. A key that is not known is an error.
 func (q *ask) take(r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(q.w, r.Body, maxBody))
 	if errors.As(err, new(*http.MaxBytesError)) {
@@ -167,7 +169,7 @@ func (q *ask) take(r *http.Request) ([]byte, error) {
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		text := object[key]
 		into, ok := known[key]
-		if !ok && slices.Contains(empty, string(text)) {
+		if !ok && (slices.Contains(empty, string(text)) || slices.Contains(hints, key)) {
 			continue
 		}
 		if _, list := into.(*[]string); list && text[0] == '"' {
@@ -175,7 +177,7 @@ func (q *ask) take(r *http.Request) ([]byte, error) {
 		}
 		if !ok {
 			return nil, bad("%.64q is not supported: leave it out", key)
-		} else if err := json.Unmarshal(text, cmp.Or(into, any(new(any)))); err != nil {
+		} else if err := json.Unmarshal(text, into); err != nil {
 			return nil, bad("%s: %w", key, err)
 		}
 	}

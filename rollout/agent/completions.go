@@ -35,7 +35,7 @@ func (q *completions) keys() map[string]any {
 	known := map[string]any{
 		"model": &q.model, "max_tokens": &q.MaxTokens, "temperature": &q.Temperature, "top_p": &q.TopP, "logit_bias": &q.Bias, "n": &q.n,
 		"stop": &q.stop, "seed": &q.seed, "stream": &q.stream, "stream_options": &q.options, "presence_penalty": &q.penalties[0],
-		"frequency_penalty": &q.penalties[1], "user": nil,
+		"frequency_penalty": &q.penalties[1],
 	}
 	if q.text {
 		maps.Copy(known, map[string]any{"prompt": &q.given, "logprobs": &q.likeliest, "echo": &q.echo, "suffix": &q.suffix,
@@ -45,9 +45,7 @@ func (q *completions) keys() map[string]any {
 	maps.Copy(known, map[string]any{
 		"messages": &q.messages, "tools": &q.tools, "tool_choice": &q.calls, "max_completion_tokens": &q.most,
 		"parallel_tool_calls": &q.parallel, "modalities": &q.sounds, "logprobs": &q.logprobs, "top_logprobs": &q.top,
-		"response_format": &q.format, "store": nil, "metadata": nil, "service_tier": nil, "prompt_cache_key": nil,
-		"prompt_cache_retention": nil, "prompt_cache_options": nil, "safety_identifier": nil, "moderation": nil, "reasoning_effort": nil,
-		"verbosity": nil, "prediction": nil,
+		"response_format": &q.format,
 	})
 	return known
 }

@@ -60,8 +60,7 @@ func (q *messages) keys() map[string]any {
 	return map[string]any{
 		"model": &q.model, "messages": &q.given, "system": &q.system, "max_tokens": &q.MaxTokens, "temperature": &q.Temperature,
 		"top_p": &q.TopP, "top_k": &q.TopK, "stop_sequences": &q.stop, "stream": &q.stream, "tools": &q.offers, "tool_choice": &q.calls,
-		"thinking": &q.thinking, "thread": &q.thread, "output_config": &q.output, "metadata": nil, "service_tier": nil, "cache_control": nil,
-		"context_management": nil, "inference_geo": nil, "speed": nil,
+		"thinking": &q.thinking, "thread": &q.thread, "output_config": &q.output,
 	}
 }
 

@@ -83,18 +83,12 @@ func (p responseParts) content() (text string, parts json.RawMessage, err error)
 }
 
 func (q *responses) keys() map[string]any {
-	known := map[string]any{
+	return map[string]any{
 		"model": &q.model, "input": &q.input, "instructions": &q.instructions, "previous_response_id": &q.previous, "tools": &q.offers,
 		"tool_choice": &q.calls, "max_output_tokens": &q.MaxTokens, "temperature": &q.Temperature, "top_p": &q.TopP, "stream": &q.stream,
 		"text": &q.format, "background": &q.flags.background, "conversation": &q.flags.conversation, "top_logprobs": &q.top,
 		"parallel_tool_calls": &q.parallel, "include": &q.include,
 	}
-	for _, key := range []string{"store", "metadata", "service_tier", "prompt_cache_key", "prompt_cache_retention",
-		"prompt_cache_options", "safety_identifier", "moderation", "reasoning", "truncation", "context_management", "user", "stream_options",
-		"max_tool_calls"} {
-		known[key] = nil
-	}
-	return known
 }
 
 func (q *responses) read() error {
@@ -286,9 +280,10 @@ func (q *responses) form(status string, reason any) map[string]any {
 			"output_tokens_details": map[string]any{"reasoning_tokens": 0}}
 	}
 	return map[string]any{"id": q.answerID("resp_"), "object": "response", "created_at": q.created, "status": status, "error": nil,
-		"incomplete_details": reason, "model": cmp.Or(q.model, modelName), "output": output, "usage": usage, "previous_response_id": previous,
-		"parallel_tool_calls": q.parallel == nil || *q.parallel, "instructions": nil, "metadata": map[string]any{},
-		"temperature": q.Temperature, "top_p": q.TopP, "tools": []any{}, "tool_choice": "auto", "text": map[string]any{"format": map[string]any{"type": "text"}}}
+		"incomplete_details": reason, "model": cmp.Or(q.model, modelName), "output": output, "usage": usage,
+		"previous_response_id": previous, "parallel_tool_calls": q.parallel == nil || *q.parallel, "instructions": nil,
+		"metadata": map[string]any{}, "temperature": q.Temperature, "top_p": q.TopP, "tools": []any{}, "tool_choice": "auto",
+		"text": map[string]any{"format": map[string]any{"type": "text"}}}
 }
 
 func (q *responses) itemID(i int, b block) string {
