@@ -279,7 +279,7 @@ func failures(ctx context.Context, o openai.Client, a anthropic.Client) (saw []a
 		func() error { _, err := o.Chat.Completions.New(ctx, asking(), option.WithAPIKey("no")); return err },
 		func() error { _, err := o.Chat.Completions.New(ctx, format); return err },
 		func() error { _, err := o.Chat.Completions.New(ctx, asking(openai.UserMessage(long))); return err },
-		func() error { _, err := o.Models.Get(ctx, "gpt"); return err },
+		func() error { _, err := o.Files.Get(ctx, "f"); return err },
 	} {
 		var e *openai.Error
 		if err := call(); !errors.As(err, &e) {
@@ -296,7 +296,7 @@ func failures(ctx context.Context, o openai.Client, a anthropic.Client) (saw []a
 		},
 		func() error { _, err := a.Messages.New(ctx, bad); return err },
 		func() error { _, err := a.Messages.New(ctx, writing(user(long))); return err },
-		func() error { _, err := a.Models.Get(ctx, "claude", anthropic.ModelGetParams{}); return err },
+		func() error { _, err := a.Messages.Batches.Get(ctx, "b", anthropic.MessageBatchGetParams{}); return err },
 	} {
 		var e *anthropic.Error
 		if err := call(); !errors.As(err, &e) {
