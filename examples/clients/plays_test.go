@@ -296,7 +296,10 @@ func failures(ctx context.Context, o openai.Client, a anthropic.Client) (saw []a
 		},
 		func() error { _, err := a.Messages.New(ctx, bad); return err },
 		func() error { _, err := a.Messages.New(ctx, writing(user(long))); return err },
-		func() error { _, err := a.Messages.Batches.Get(ctx, "b", anthropic.MessageBatchGetParams{}); return err },
+		func() error {
+			_, err := a.Messages.Batches.Get(ctx, "b", anthropic.MessageBatchGetParams{})
+			return err
+		},
 	} {
 		var e *anthropic.Error
 		if err := call(); !errors.As(err, &e) {

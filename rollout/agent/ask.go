@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,6 +41,7 @@ type ask struct {
 	prefill          string   // what the reply starts with, as the client knows; of it, what is not thoughts
 	opening          string   // what it is made to start with
 	offered          []string // tools that the reply may call
+	forced           string   // the one that it has to call, if it is one
 	parallel         *bool    // it may have several calls; nil: so
 	id               uint64   // of the answer
 
@@ -250,27 +249,12 @@ func (q *ask) sampling() (rollout.Sampling, error) {
 	return run, nil
 }
 
-// key stands for a request; again says that it may have come before. seed is the same whenever the rollout is run, in whatever order its
-// requests come; the next equal request has another one unless it names its own.
-func (v *visit) key(r *http.Request, body []byte, named bool) (key digest, again bool, seed uint64) {
-	once := r.Header.Get("Idempotency-Key")
-	retry, _ := strconv.Atoi(r.Header.Get("X-Stainless-Retry-Count"))
-	asked := sha256.Sum256(slices.Concat([]byte(r.URL.Path), body))
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	seed = rollout.MixSeed(v.spec.Seed, binary.LittleEndian.Uint64(asked[:]), v.asked[asked])
-	if !named {
-		v.asked[asked]++
-	}
-	return sha256.Sum256(append(asked[:], once...)), once != "" || retry > 0, seed
-}
-
 // speak has the model give choice i.
 func (q *ask) speak(ctx context.Context, c Call, i int) error {
 	chat := q.s.chat
 	said := &speech{decoder: multimodal.NewStream(chat.Tokenizer()), ends: chat.StopIDs(), stops: q.stop, offered: q.offered,
-		single: q.parallel != nil && !*q.parallel, thinks: chat.Thinks() && q.ids == nil, thinking: q.s.opened && q.ids == nil,
-		style: chat.Calls(), id: c.Sampling.Seed}
+		forced: q.forced, single: q.parallel != nil && !*q.parallel, thinks: chat.Thinks() && q.ids == nil,
+		thinking: q.s.opened && q.ids == nil, style: chat.Calls(), id: c.Sampling.Seed}
 	if q.opening != "" || q.ids != nil {
 		said.decoder = multimodal.NewStreamAfter(chat.Tokenizer())
 	}
@@ -350,10 +334,11 @@ func (q *ask) choose() error {
 		return bad("tool_choice: there is no tool %q among the request's: %q", name, names)
 	case q.prefill != "":
 		return bad("tool_choice: a reply whose beginning is given cannot be made to call a tool")
-	case len(names) == 1:
-		q.opening = q.s.chat.Calls().Opening(names[0])
 	default:
-		q.opening = q.s.chat.Calls().Opening(name)
+		if q.forced = name; len(names) == 1 {
+			q.forced = names[0]
+		}
+		q.opening = q.s.chat.Calls().Opening(q.forced)
 	}
 	if q.s.opened && q.opening != "" {
 		q.opening = closeThought + "\n\n" + q.opening

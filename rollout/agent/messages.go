@@ -148,7 +148,13 @@ func (q *messages) show(_ int, m, _ multimodal.Message, r *Reply) {
 	if m.Content = after(m.Content, q.prefill); !slices.Contains([]string{"enabled", "adaptive"}, q.thinking.Type) {
 		m.Reasoning = ""
 	}
-	if q.blocks, q.reply = blocks(m, r != nil), r; !q.stream {
+	q.blocks, q.reply = blocks(m, r != nil), r
+	for i := range q.blocks {
+		if b := &q.blocks[i]; b.kind == "call" && (!strings.HasPrefix(b.text, "{") || !json.Valid([]byte(b.text))) {
+			b.text = "{}" // an input is an object, and the SDKs read no other
+		}
+	}
+	if !q.stream {
 		return
 	}
 	if !q.started {

@@ -119,9 +119,12 @@ func inDialect(path string, talk []line) (list []any) {
 			list = append(list, object{"role": l.role, "content": l.content})
 		}
 		for _, c := range l.calls {
-			id := c[2]
+			id, input := c[2], c[1]
+			if !json.Valid([]byte(input)) { // of a call that was begun for the model and got broken
+				input = "{}"
+			}
 			calls = append(calls, callForm(id, c[0], c[1]))
-			blocks = append(blocks, object{"type": "tool_use", "id": id, "name": c[0], "input": json.RawMessage(c[1])})
+			blocks = append(blocks, object{"type": "tool_use", "id": id, "name": c[0], "input": json.RawMessage(input)})
 			if form["tool_calls"] = calls; path == "responses" {
 				list = append(list, object{"type": "function_call", "call_id": id, "name": c[0], "arguments": c[1]})
 			}
@@ -220,6 +223,12 @@ func (w *wish) plainly(text string, thinks bool) (l line) {
 			l.calls = append(l.calls, [3]string{m[1], m[2], ""})
 			return ""
 		})
+		if own, forced := strings.CutPrefix(text, callOfF); l.calls == nil && forced && w.opening == callOfF {
+			l.content, l.calls = "", [][3]string{{"f", strings.TrimSpace(own), ""}}
+			if w.path == "messages" {
+				l.calls[0][1] = "{}"
+			}
+		}
 		if l.calls != nil {
 			l.content = strings.TrimRight(l.content, " \n")
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -211,6 +213,21 @@ func contain(f func() error) (err error) {
 		}
 	}()
 	return f()
+}
+
+// key stands for a request; again says that it may have come before. seed is the same whenever the rollout is run, in whatever order its
+// requests come; the next equal request has another one unless it names its own.
+func (v *visit) key(r *http.Request, body []byte, named bool) (key digest, again bool, seed uint64) {
+	once := r.Header.Get("Idempotency-Key")
+	retry, _ := strconv.Atoi(r.Header.Get("X-Stainless-Retry-Count"))
+	asked := sha256.Sum256(slices.Concat([]byte(r.URL.Path), body))
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	seed = rollout.MixSeed(v.spec.Seed, binary.LittleEndian.Uint64(asked[:]), v.asked[asked])
+	if !named {
+		v.asked[asked]++
+	}
+	return sha256.Sum256(append(asked[:], once...)), once != "" || retry > 0, seed
 }
 
 // call has the model reply and notes how that ended.

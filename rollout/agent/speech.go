@@ -22,6 +22,7 @@ type speech struct {
 	thinking bool     // it starts within its thoughts
 	thinks   bool     // thoughts at the start are set apart
 	offered  []string // tools, calls of which are set apart where there are any
+	forced   string   // the tool that the reply was made to call, whose name was given; "": none
 	single   bool     // only the first call is shown
 	style    multimodal.CallStyle
 	id       uint64 // of which the ids of calls are made
@@ -41,12 +42,13 @@ func (s *speech) message(done bool) multimodal.Message {
 		s.text.WriteString(s.decoder.Flush())
 	}
 	text := s.text.String()
-	m.Content = text[:s.given] + multimodal.Before(text[s.given:], done, s.stops...)
+	own := multimodal.Before(text[s.given:], done, s.stops...)
+	m.Content = text[:s.given] + own
 	if s.thinks {
 		m.Reasoning, m.Content = s.thoughts(m.Content, done)
 	}
 	if s.offered != nil {
-		m.Content, m.ToolCalls = s.toolCalls(m.Content, done)
+		m.Content, m.ToolCalls = s.toolCalls(m.Content, own, done)
 	}
 	return m
 }
@@ -64,12 +66,16 @@ func (s *speech) thoughts(text string, done bool) (reasoning, content string) {
 	return "", text
 }
 
-// toolCalls takes calls out of text and gives them as the chat API does, with ids that the templates of Mistral's models accept.
-func (s *speech) toolCalls(text string, done bool) (content string, list json.RawMessage) {
+// toolCalls takes calls out of text and gives them as the chat API does, with ids that the templates of Mistral's models accept. What the
+// model said itself are the arguments of a call that was begun for it, also where they are cut off or no JSON.
+func (s *speech) toolCalls(text, own string, done bool) (content string, list json.RawMessage) {
 	content, calls := s.style.Cut(text, done)
 	strange := func(c multimodal.ToolCall) bool { return !slices.Contains(s.offered, c.Name) }
 	if s.style.Bare() && slices.ContainsFunc(calls, strange) { // JSON that is an answer
 		return text, nil
+	}
+	if done && calls == nil && s.forced != "" {
+		content, calls = "", []multimodal.ToolCall{{Name: s.forced, Arguments: strings.TrimSpace(own)}}
 	}
 	if s.single && len(calls) > 1 {
 		calls = calls[:1]

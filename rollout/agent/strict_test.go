@@ -133,6 +133,41 @@ func TestOnlyTheFirstCallIsShownWhereOneIsWanted(t *testing.T) {
 	}
 }
 
+// What the model says where a call was begun for it are the arguments, also where they are cut off or no JSON: it can be told so.
+func TestABrokenCallThatWasBegunForTheModelIsACall(t *testing.T) {
+	for said, want := range map[string]string{
+		" {\"x\": 1,}}\n</tool_call><|im_end|>":         "{\"x\": 1,}}\n</tool_call>",
+		" {\"x\": \"and so on, and so forth, and then ": "{\"x\": \"and so on, and so forth, and the",
+		" {\"x\": 1}}\n</tool_call><|im_end|>":          "{\"x\": 1}",
+	} {
+		for path, choice := range map[string]string{"chat/completions": `"required"`, "responses": `{"type":"function","name":"f"}`, "messages": `{"type":"any"}`} {
+			body := strings.Replace(forms([][3]string{{"f", "", "{}"}}, `,"tool_choice":`+choice)[path], "300", "40", 1)
+			s := newStand(t, offering, &saying{texts: []string{said}}, ServerConfig{})
+			_, a, _ := s.post(path, body)
+			call, arguments := at(a, "choices", 0, "message", "tool_calls", 0, "function"), "arguments"
+			if path == "responses" {
+				call = at(a, "output", 0)
+			} else if path == "messages" {
+				call, arguments = at(a, "content", 0), "input"
+			}
+			got, want := at(call, arguments), any(want)
+			if path == "messages" && want != `{"x": 1}` {
+				want = object{} // Anthropic's inputs are objects
+			} else if path == "messages" {
+				want = object{"x": 1.0}
+			}
+			if at(call, "name") != "f" || !cmp.Equal(got, want) || strings.Contains(text(a), "<tool_call>") {
+				t.Errorf("%s, %q: %v", path, said, a)
+			}
+		}
+		s := newStand(t, offering, &saying{texts: []string{said}}, ServerConfig{})
+		_, chunks := s.ask(s.v.token, strings.TrimSuffix(forms([][3]string{{"f", "", "{}"}}, `,"tool_choice":"required"`)["chat/completions"], "}")+`,"stream":true}`)
+		if content, _, calls, _ := joined(chunks, 0); content != "" || at(jsonOf(t, string(calls)), 0, "function", "name") != "f" {
+			t.Errorf("%q: %q and %s", said, content, calls)
+		}
+	}
+}
+
 // An answer in JSON is a call only if it names a tool that was offered.
 func TestJSONThatIsAnAnswerIsNoCall(t *testing.T) {
 	const bare = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}" +
