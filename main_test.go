@@ -47,6 +47,8 @@ func TestBadInputIsOneClearError(t *testing.T) {
 		{"wrong type", []string{"-config", tiny(t, "[optim]\nlr = \"high\"")}, "lr"},
 		{"unknown override", []string{"-config", tiny(t, ""), "-set", "optim.rl=1"}, "optim.lr"},
 		{"wrong value", []string{"-config", tiny(t, ""), "-set", "rollout.temperature=0"}, "temperature = 0: must be above 0"},
+		{"a group of one", []string{"-config", tiny(t, ""), "-set", "rollout.samples=1"}, "[rollout] samples = 1: grpo compares"},
+		{"a time without its unit", []string{"-config", tiny(t, ""), "-set", "rollout.timeout=30"}, `must be at least "1ms", with its unit`},
 		{"no model", []string{"-config", tiny(t, ""), "-set", "model.path=/nowhere/model"}, "/nowhere/model"},
 		{"truncated model", []string{"-config", tiny(t, ""), "-set", "model.path=" + truncated}, "short.gguf"},
 		{"unset variable", []string{"-config", tiny(t, ""), "-set", "model.path=$NO_SUCH_VARIABLE/x"}, "NO_SUCH_VARIABLE is not set"},

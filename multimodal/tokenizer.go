@@ -48,10 +48,12 @@ func (t *Tokenizer) Encode(text string) []int32 {
 
 // EncodeAfter is Encode of what follows other text: without the space that vocabularies like Llama 2's put in front of a text.
 func (t *Tokenizer) EncodeAfter(text string) []int32 {
-	const apart = "\n" // is merged with nothing in such vocabularies
-	if lead, ids := t.Encode(apart), t.Encode(apart+text); (t.cuts > 0 || t.first != nil) && len(ids) >= len(lead) &&
-		slices.Equal(ids[:len(lead)], lead) {
-		return ids[len(lead):]
+	if t.cuts > 0 || t.first != nil {
+		const apart = "\n" // is merged with nothing in such vocabularies
+		lead, ids := t.Encode(apart), t.Encode(apart+text)
+		if len(ids) >= len(lead) && slices.Equal(ids[:len(lead)], lead) {
+			return ids[len(lead):]
+		}
 	}
 	return t.Encode(text)
 }

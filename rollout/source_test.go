@@ -83,10 +83,11 @@ func TestOpenDataByName(t *testing.T) {
 func TestConfigDefaultsAreValidAndMistakesAreNamed(t *testing.T) {
 	must(t, DefaultConfig().Validate())
 	for key, damage := range map[string]func(*Config){
-		"prompts = 0":      func(c *Config) { c.Prompts = 0 },
-		"samples = -1":     func(c *Config) { c.Samples = -1 },
-		"temperature = 0":  func(c *Config) { c.Temperature = 0 },
-		`timeout = "0s"`:   func(c *Config) { c.Timeout = 0 },
+		"prompts = 0":     func(c *Config) { c.Prompts = 0 },
+		"samples = -1":    func(c *Config) { c.Samples = -1 },
+		"temperature = 0": func(c *Config) { c.Temperature = 0 },
+		`timeout = "0s"`:  func(c *Config) { c.Timeout = 0 },
+		`timeout = "30ns": must be at least "1ms", with its unit`: func(c *Config) { c.Timeout = 30 },
 		"max_failed = -1":  func(c *Config) { c.MaxFailed = -1 },
 		"max_refill = -1":  func(c *Config) { c.MaxRefill = -1 },
 		"filter_equal":     func(c *Config) { c.FilterEqual, c.Samples = true, 1 },

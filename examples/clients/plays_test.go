@@ -190,7 +190,7 @@ func respond(ctx context.Context, o openai.Client, _ anthropic.Client) (saw []an
 
 // writing is a request for a message.
 func writing(messages ...anthropic.MessageParam) anthropic.MessageNewParams {
-	return anthropic.MessageNewParams{Model: "claude", MaxTokens: 190, Messages: messages}
+	return anthropic.MessageNewParams{Model: "any", MaxTokens: 190, Messages: messages}
 }
 
 func user(text string) anthropic.MessageParam {
@@ -214,7 +214,7 @@ func streamed(stream interface {
 func messages(ctx context.Context, _ openai.Client, a anthropic.Client) (saw []any, err error) {
 	p := writing(user("a"))
 	p.System = []anthropic.TextBlockParam{{Text: "be brief"}}
-	counted, err := a.Messages.CountTokens(ctx, anthropic.MessageCountTokensParams{Model: "claude", Messages: p.Messages,
+	counted, err := a.Messages.CountTokens(ctx, anthropic.MessageCountTokensParams{Model: "any", Messages: p.Messages,
 		System: anthropic.MessageCountTokensParamsSystemUnion{OfTextBlockArray: p.System}})
 	if err != nil {
 		return nil, err

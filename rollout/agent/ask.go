@@ -82,38 +82,31 @@ func (s *Server) serve(speak func(*ask) dialect) func(*visit, http.ResponseWrite
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
 		var all sync.WaitGroup
-		var missing atomic.Int32 // choices that are neither generated nor failed: one that fails takes the others with it
+		var missing atomic.Int32 // choices without a reply: one that fails takes the others with it
 		missing.Store(int32(q.n))
 		complete := make(chan struct{})
+		call.Hold = func() error {
+			if missing.Add(-1) == 0 { // also where the client has gone meanwhile
+				close(complete)
+				return nil
+			}
+			select {
+			case <-complete:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
 		for i := range q.n {
 			c := call
-			generated := sync.OnceFunc(func() {
-				if missing.Add(-1) == 0 {
-					close(complete)
-				}
-			})
-			c.Hold = func() error {
-				if generated(); missing.Load() == 0 { // though the client may have gone meanwhile
-					return nil
-				}
-				select {
-				case <-complete:
-					return nil
-				case <-ctx.Done():
-					return context.Cause(ctx)
-				}
-			}
 			c.Key, c.Sampling.Seed = sha256.Sum256(append(key[:], byte(i))), rollout.MixSeed(seed, uint64(i))
 			all.Go(func() {
-				err := contain(func() error { return q.speak(ctx, c, i) })
-				if err == nil { // perhaps a recorded one
-					generated()
-					return
+				if err := contain(func() error { return q.speak(ctx, c, i) }); err != nil {
+					q.mu.Lock()
+					defer q.mu.Unlock()
+					q.failed = cmp.Or(q.failed, err)
+					cancel()
 				}
-				q.mu.Lock()
-				defer q.mu.Unlock()
-				q.failed = cmp.Or(q.failed, err)
-				cancel()
 			})
 		}
 		all.Wait()

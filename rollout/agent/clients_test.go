@@ -218,7 +218,7 @@ func TestOfficialClientsAndAFrameworkAreServed(t *testing.T) {
 			["BadRequestError", 400, "context_length_exceeded"], ["NotFoundError", 404]]`},
 		{name: "chat_async", think: fifty(), samples: 50, saw: text(fiftySaw)},
 		{name: "messages_async", think: fifty(), samples: 50, saw: text(fiftySaw)},
-		{name: "messages_plain", says: []string{"hello" + end}, samples: 1, saw: `["hello", "end_turn", "claude", "assistant", 6]`},
+		{name: "messages_plain", says: []string{"hello" + end}, samples: 1, saw: `["hello", "end_turn", "any", "assistant", 6]`},
 		{name: "messages_stream", says: []string{"😍 one" + end, "two" + end}, samples: 2, saw: `["😍 one", "😍 one", "end_turn", 9, "two"]`},
 		{name: "messages_tools", says: []string{"I add.\n" + call, "three" + end, call}, samples: 1,
 			saw: `["I add.", "add", {"a": 1}, "tool_use", "three", "end_turn", {"a": 1}, "tool_use"]`},

@@ -14,11 +14,8 @@ func (s *Session) conversation(messages []multimodal.Message, opts multimodal.Re
 	head, err := json.Marshal([]any{opts.Tools, opts.Extra})
 	sums := []digest{sha256.Sum256(head)}
 	for i, m := range messages {
-		sum, bad := follow(sums[i], m, true)
-		s.mu.Lock()
-		recorded := s.turns[sum] != nil
-		s.mu.Unlock()
-		if !recorded && bad == nil {
+		sum, bad := follow(sums[i], m, m.Role == "assistant")
+		if m.Role == "assistant" && bad == nil && !s.recorded(sum) {
 			sum, bad = follow(sums[i], m, false)
 		}
 		if bad != nil {
@@ -29,10 +26,17 @@ func (s *Session) conversation(messages []multimodal.Message, opts multimodal.Re
 	return sums, err
 }
 
+// recorded tells whether a conversation ends with a reply of the model.
+func (s *Session) recorded(sum digest) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.turns[sum] != nil
+}
+
 // follow is the digest of a conversation with one more message. Of what the model said a client may leave out the thoughts, and may write
 // the arguments of calls otherwise.
 func follow(sum digest, m multimodal.Message, said bool) (digest, error) {
-	if said && m.Role == "assistant" {
+	if said {
 		m.Reasoning, m.Extra, m.ToolCalls = "", nil, normal(m.ToolCalls)
 	}
 	text, err := json.Marshal(m)

@@ -65,7 +65,7 @@ type Call struct {
 	Stop     rollout.Matcher
 	OnPrompt func(tokens int) // that the model sees, before it replies
 	OnToken  func(rollout.Generated)
-	Hold     func() error // waits, before the reply is recorded, for what must succeed with it, or it does not count; may be nil
+	Hold     func() error // waits, once there is a reply, for what must succeed with it, or it does not count; may be nil
 	// Message is the reply as the client gets it, who will send it back as part of a later conversation; nil: its text as content.
 	Message func(text string) multimodal.Message
 	// Key stands for all that the client asked for; Again says that it asks once more for what it may not have got. Then, and where a reply
@@ -111,6 +111,10 @@ func (s *Session) Call(ctx context.Context, c Call) (*Reply, error) {
 	if r := s.replies[c.Key]; keyed && r != nil && (c.Again || r.held == 0) {
 		r.held++
 		s.mu.Unlock()
+		if err := c.hold(); err != nil {
+			r.Lost()
+			return nil, err
+		}
 		return r, nil
 	}
 	if done := make(chan struct{}); keyed && s.running[c.Key] == nil {
@@ -153,13 +157,20 @@ func (s *Session) Call(ctx context.Context, c Call) (*Reply, error) {
 		s.fault = err
 	}
 	s.mu.Unlock()
-	if err == nil && c.Hold != nil {
-		err = c.Hold()
+	if err == nil {
+		err = c.hold()
 	}
 	if err != nil {
 		return nil, err
 	}
 	return s.record(c, p, done)
+}
+
+func (c Call) hold() error {
+	if c.Hold == nil {
+		return nil
+	}
+	return c.Hold()
 }
 
 // prompt is what the model is to continue: the ids and images of the recorded turn that a call goes on from, nil if none, and more.

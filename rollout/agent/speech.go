@@ -71,7 +71,7 @@ func (s *speech) thoughts(text string, done bool) (reasoning, content string) {
 func (s *speech) toolCalls(text, own string, done bool) (content string, list json.RawMessage) {
 	content, calls := s.style.Cut(text, done)
 	strange := func(c multimodal.ToolCall) bool { return !slices.Contains(s.offered, c.Name) }
-	if s.style.Bare() && slices.ContainsFunc(calls, strange) { // JSON that is an answer
+	if s.style.Bare() && s.forced == "" && slices.ContainsFunc(calls, strange) { // JSON that is an answer
 		return text, nil
 	}
 	if done && calls == nil && s.forced != "" {

@@ -21,7 +21,7 @@ CHAT_TOOLS = [{"type": "function", "function": ADD}, {"type": "function", "funct
 RESPONSE_TOOLS = [{"type": "function", "strict": False, **ADD}, {"type": "function", "strict": False, **SUB}]
 MESSAGE_TOOLS = [{"name": t["name"], "description": t["description"], "input_schema": t["parameters"]} for t in (ADD, SUB)]
 THINK = {"type": "enabled", "budget_tokens": 1024}
-GPT, CLAUDE = openai.OpenAI(api_key="none"), anthropic.Anthropic(api_key="none")
+GPT, ANTHROPIC = openai.OpenAI(api_key="none"), anthropic.Anthropic(api_key="none")
 LOOP = asyncio.new_event_loop()  # of all that is asynchronous
 
 
@@ -47,8 +47,8 @@ def gpt(to):
     return GPT.with_options(base_url=to["url"] + "/v1", api_key=to["key"])
 
 
-def claude(to):
-    return CLAUDE.with_options(base_url=to["url"], api_key=to["key"])
+def anthropic_at(to):
+    return ANTHROPIC.with_options(base_url=to["url"], api_key=to["key"])
 
 
 def wait(coroutine):
@@ -64,7 +64,7 @@ def respond(client, given, **options):
 
 
 def write(client, messages, **options):
-    return whole(client.messages.create(model="claude", max_tokens=300, messages=messages, **options))
+    return whole(client.messages.create(model="any", max_tokens=300, messages=messages, **options))
 
 
 def total(usage):
@@ -242,38 +242,38 @@ def messages_async(to):
     async def play():
         async with anthropic.AsyncAnthropic(base_url=to["url"], api_key=to["key"]) as client:
             async def one(i):
-                r = await client.messages.create(model="claude", max_tokens=50, messages=[said(f"<{i:02}>")])
+                r = await client.messages.create(model="any", max_tokens=50, messages=[said(f"<{i:02}>")])
                 return [i, r.content[0].text]
             return await together(one)
     return wait(play())
 
 
 def messages_plain(to):
-    r = write(claude(to), [said("hi")], system="be brief")
+    r = write(anthropic_at(to), [said("hi")], system="be brief")
     assert r.usage.input_tokens > 5
     return [r.content[0].text, r.stop_reason, r.model, r.role, r.usage.output_tokens]
 
 
 def messages_stream(to):
-    client = claude(to)
-    with client.messages.stream(model="claude", max_tokens=300, messages=[said("a")]) as s:
+    client = anthropic_at(to)
+    with client.messages.stream(model="any", max_tokens=300, messages=[said("a")]) as s:
         text = "".join(s.text_stream)
         last = whole(s.get_final_message())
-    raw = "".join(whole(e).delta.text for e in client.messages.create(model="claude", max_tokens=50, messages=[said("b")], stream=True)
+    raw = "".join(whole(e).delta.text for e in client.messages.create(model="any", max_tokens=50, messages=[said("b")], stream=True)
                   if e.type == "content_block_delta")
     assert last.usage.input_tokens > 5
     return [text, last.content[0].text, last.stop_reason, last.usage.output_tokens, raw]
 
 
 def messages_tools(to):
-    client, messages = claude(to), [said("a")]
+    client, messages = anthropic_at(to), [said("a")]
     r = write(client, messages, tools=MESSAGE_TOOLS)
     use = r.content[-1]
     result = {"type": "tool_result", "tool_use_id": use.id, "content": "3"}
     messages += [{"role": "assistant", "content": r.content}, said([result])]
     end = write(client, messages, tools=MESSAGE_TOOLS)
     messages += [{"role": "assistant", "content": end.content}, said("b")]
-    with client.messages.stream(model="claude", max_tokens=300, messages=messages, tools=MESSAGE_TOOLS) as s:
+    with client.messages.stream(model="any", max_tokens=300, messages=messages, tools=MESSAGE_TOOLS) as s:
         last = s.get_final_message()
     return [r.content[0].text, use.name, use.input, r.stop_reason, end.content[0].text, end.stop_reason, last.content[-1].input, last.stop_reason]
 
@@ -289,12 +289,12 @@ def messages_runner(to):
         """
         return str(a + 2)
 
-    runner = claude(to).beta.messages.tool_runner(model="claude", max_tokens=300, messages=[said("a")], tools=[add])
+    runner = anthropic_at(to).beta.messages.tool_runner(model="any", max_tokens=300, messages=[said("a")], tools=[add])
     return [m.content[-1].type for m in runner] + [runner.until_done().content[0].text]
 
 
 def messages_choice(to):
-    client, saw = claude(to), []
+    client, saw = anthropic_at(to), []
     for choice in [{"type": "any"}, {"type": "tool", "name": "sub"}]:
         r = write(client, [said("a")], tools=MESSAGE_TOOLS, tool_choice=choice)
         saw.append([r.content[0].name, r.content[0].input, r.stop_reason])
@@ -302,27 +302,27 @@ def messages_choice(to):
 
 
 def messages_stop(to):
-    client = claude(to)
+    client = anthropic_at(to)
     first = write(client, [said("a")], stop_sequences=["STOP", "HALT"])
     second = write(client, [said("a"), {"role": "assistant", "content": first.content}, said("b")])
     return [first.content[0].text, first.stop_reason, first.stop_sequence, second.content[0].text, second.stop_sequence]
 
 
 def messages_thoughts(to):
-    client, messages = claude(to), [said("a")]
+    client, messages = anthropic_at(to), [said("a")]
     r = write(client, messages, thinking=THINK)
     messages += [{"role": "assistant", "content": r.content}, said("b")]
-    with client.messages.stream(model="claude", max_tokens=2000, messages=messages, thinking=THINK) as s:
+    with client.messages.stream(model="any", max_tokens=2000, messages=messages, thinking=THINK) as s:
         why = "".join(e.thinking for e in s if e.type == "thinking")
         last = whole(s.get_final_message())
     return [r.content[0].thinking, r.content[1].text, why, last.content[0].thinking, last.content[1].text]
 
 
 def messages_errors(to):
-    client = claude(to)
+    client = anthropic_at(to)
     kind = lambda call: (lambda r: [*r[:2], r[2]["error"]["type"]])(raises(call, "status_code", "body"))
     return [
-        kind(lambda: write(claude({**to, "key": "no"}), [said("a")])),
+        kind(lambda: write(anthropic_at({**to, "key": "no"}), [said("a")])),
         kind(lambda: write(client, [said("a")], tools=[{"type": "web_search_20250305", "name": "web_search"}])),
         kind(lambda: write(client, [said("long " * 2000)])),
         kind(lambda: client.messages.batches.retrieve("b")),
@@ -331,8 +331,8 @@ def messages_errors(to):
 
 
 def count_tokens(to):
-    client = claude(to)
-    counted = whole(client.messages.count_tokens(model="claude", messages=[said("a")], tools=MESSAGE_TOOLS)).input_tokens
+    client = anthropic_at(to)
+    counted = whole(client.messages.count_tokens(model="any", messages=[said("a")], tools=MESSAGE_TOOLS)).input_tokens
     return [counted > 5, counted == write(client, [said("a")], tools=MESSAGE_TOOLS).usage.input_tokens]
 
 
@@ -392,7 +392,7 @@ def hasty(call):
 
 def lost_chat(to): return chat(gpt(to), [said("a")]).message.content
 def lost_responses(to): return respond(gpt(to), "a").output_text
-def lost_messages(to): return write(claude(to), [said("a")]).content[0].text
+def lost_messages(to): return write(anthropic_at(to), [said("a")]).content[0].text
 
 
 def lost_chat_stream(to):
@@ -400,7 +400,7 @@ def lost_chat_stream(to):
 
 
 def lost_messages_stream(to):
-    with claude(to).messages.stream(model="claude", max_tokens=300, messages=[said("a")]) as s:
+    with anthropic_at(to).messages.stream(model="any", max_tokens=300, messages=[said("a")]) as s:
         return s.get_final_text()
 
 
@@ -411,7 +411,7 @@ def slow_messages(to): return lost_messages(to)
 def dead_chat(to): return lost_chat(to)
 def dead_messages(to): return lost_messages(to)
 def bad_chat(to): return raises(lambda: chat(gpt(to), [said("a")], top_p=0), "status_code")
-def bad_messages(to): return raises(lambda: write(claude(to), [said("a")], stop_sequences=[""]), "status_code")
+def bad_messages(to): return raises(lambda: write(anthropic_at(to), [said("a")], stop_sequences=[""]), "status_code")
 
 
 def play(name, to):
